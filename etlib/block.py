@@ -1,0 +1,155 @@
+"""The Energy Transformer block: its parameters, and its descent of the energy."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from etlib import energy as en
+
+Remat = Literal["none", "cheap", "all"]
+
+_SAVED = {
+    "cheap": jax.checkpoint_policies.dots_saveable,
+    "all": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """Size and dynamics of a block; the defaults are the paper's image model.
+
+    The standard deviations of the initial weights are those of the released code: 0.002 for
+    keys and queries, 0.02 for memories.
+    """
+
+    token_dim: int = 768
+    n_heads: int = 12
+    head_dim: int = 64
+    n_memories: int = 3072
+    n_steps: int = 12
+    alpha: float = 0.1
+    beta: float | None = None  # 1/sqrt(head_dim)
+    self_attention: bool = False
+    activation: en.Activation = en.RELU
+    eps: float = en.EPS
+    attention_std: float = 0.002
+    memory_std: float = 0.02
+
+
+class Trace(NamedTuple):
+    """What `descend` saw: energies and tokens before each of the T steps and after the last."""
+
+    attention: Float[Array, "T1 *b"]
+    hopfield: Float[Array, "T1 *b"]
+    tokens: Float[Array, "T1 *b N D"]
+    update_norm: Float[Array, "T *b"]  # Frobenius norm of x(t+1) - x(t)
+
+    @property
+    def energy(self) -> Float[Array, "T1 *b"]:
+        return self.attention + self.hopfield
+
+
+class ETBlock(nnx.Module):
+    """One block: a layer norm and the two energies over its output.
+
+    Parameters: ``Wk``, ``Wq`` (H, Y, D), ``Xi`` (K, D), ``gamma`` (), ``delta`` (D,). There is
+    no value matrix and no bias in either energy. `block(x)` descends for ``config.n_steps``.
+    """
+
+    def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        heads = (config.n_heads, config.head_dim, config.token_dim)
+        memories = (config.n_memories, config.token_dim)
+        self.Wk = nnx.Param(config.attention_std * jax.random.normal(rngs.params(), heads))
+        self.Wq = nnx.Param(config.attention_std * jax.random.normal(rngs.params(), heads))
+        self.Xi = nnx.Param(config.memory_std * jax.random.normal(rngs.params(), memories))
+        self.gamma = nnx.Param(jnp.ones(()))
+        self.delta = nnx.Param(jnp.zeros(config.token_dim))
+
+    def norm(self, x: Float[Array, "*b D"]) -> Float[Array, "*b D"]:
+        """g, the normalised tokens."""
+        return en.layer_norm(x, self.gamma[...], self.delta[...], self.config.eps)
+
+    def energies(
+        self, g: Float[Array, "*b N D"], **pairs
+    ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
+        """(E_ATT, E_HN) at the normalised tokens g; mask, weights and valid as in
+        `energy.attention_energy`."""
+        c = self.config
+        attention = en.attention_energy(
+            g, self.Wk[...], self.Wq[...], c.beta, self_attention=c.self_attention, **pairs
+        )
+        hopfield = en.hopfield_energy(g, self.Xi[...], c.activation, valid=pairs.get("valid"))
+        return attention, hopfield
+
+    def gradient(self, g: Float[Array, "*b N D"], **pairs) -> Float[Array, "*b N D"]:
+        """dE/dg at the normalised tokens g in closed form; options as in `energies`."""
+        c = self.config
+        return en.energy_gradient(
+            g,
+            self.Wk[...],
+            self.Wq[...],
+            self.Xi[...],
+            c.beta,
+            c.activation,
+            self_attention=c.self_attention,
+            **pairs,
+        )
+
+    def __call__(self, x: Float[Array, "*b N D"], **options) -> Float[Array, "*b N D"]:
+        """Tokens after the descent; options as in `descend`."""
+        return descend(self, x, **options)[0]
+
+
+def descend(
+    block: ETBlock,
+    x: Float[Array, "*b N D"],
+    *,
+    n_steps: int | None = None,
+    alpha: float | None = None,
+    noise_std: float = 0.0,
+    key: Key[Array, ""] | None = None,
+    remat: Remat = "none",
+    trace: bool = False,
+    **pairs,
+) -> tuple[Float[Array, "*b N D"], Trace | None]:
+    """T steps of x <- x - alpha dE/dg (eq-step), and their trace when asked for.
+
+    n_steps, alpha: the block's own when None.
+    noise_std:      > 0 adds sqrt(alpha) noise_std N(0, 1) to the tokens at each step (Langevin
+                    noise; the paper's equation 27). Needs a `key`; step t uses fold_in(key, t).
+    remat:          what the backward pass recomputes instead of storing: "none"; "cheap",
+                    everything but matrix products; "all", everything but the tokens.
+    pairs:          mask, weights and valid as in `energy.attention_energy`.
+
+    Raises ValueError for noise without a key.
+    """
+    n_steps = block.config.n_steps if n_steps is None else n_steps
+    alpha = block.config.alpha if alpha is None else alpha
+    if noise_std > 0 and key is None:
+        raise ValueError(f"noise_std is {noise_std}: give descend a key (jax.random.key(seed))")
+
+    def step(x, t):
+        g = block.norm(x)
+        update = -alpha * block.gradient(g, **pairs)
+        if noise_std > 0:
+            noise = jax.random.normal(jax.random.fold_in(key, t), x.shape, x.dtype)
+            update += jnp.sqrt(jnp.asarray(alpha, x.dtype)) * noise_std * noise
+        if not trace:
+            return x + update.astype(x.dtype), None
+        norm = jnp.sqrt(jnp.sum(update**2, axis=(-2, -1)))
+        return x + update.astype(x.dtype), (*block.energies(g, **pairs), x, norm)
+
+    if remat != "none":
+        step = jax.checkpoint(step, policy=_SAVED[remat])
+    x, steps = jax.lax.scan(step, x, jnp.arange(n_steps))
+    if not trace:
+        return x, None
+    *before, norms = steps
+    last = (*block.energies(block.norm(x), **pairs), x)
+    whole = [jnp.concatenate([b, a[None]]) for b, a in zip(before, last, strict=True)]
+    return x, Trace(*whole, norms)
