@@ -1,0 +1,5 @@
+"""``python -m etlib``: the same as the command ``etlib``."""
+
+from etlib.cli import app
+
+app(prog_name="etlib")

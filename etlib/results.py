@@ -1,0 +1,194 @@
+"""Recorded results: one JSON file a run, one schema, one table.
+
+A chapter writes ``result-<experiment>.json`` into its run's folder (:func:`etlib.runs.record`);
+a result worth keeping is copied to ``book/results/`` under a name that tells it apart. The
+schema is the model :class:`Result`; ``Result.model_json_schema()`` gives it as JSON Schema.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from etlib.chapters import ROOT
+from etlib.errors import ResultError
+from etlib.provenance import Provenance
+
+FOLDER = ROOT / "book" / "results"
+
+NOTHING = "No results are recorded yet."
+
+RULE = (
+    "**agrees**: ours lies within the tolerance stated in the record; where none is stated, "
+    "within two standard deviations over our runs; for a single run, within 1 % of the "
+    "published number. Otherwise **better** or **worse** where the record says which way is "
+    "better, else **differs**. The letter after a source says how the number is known: V read "
+    "in the authors' own text or code, S a third party's account, C inferred from released "
+    "code, D derived by arithmetic; S and D are not the paper's words."
+)
+
+
+class Reference(BaseModel):
+    """A published number that a metric stands beside."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    metric: str
+    value: float | None = Field(None, description="null where the text gives no number")
+    text: str = Field("", description="the number as printed, e.g. 95.9 ± 0.8")
+    source: str = Field(description="where it is printed")
+    confidence: Literal["V", "S", "C", "D"]
+    tolerance: float | None = Field(None, ge=0, description="absolute; ours agrees within it")
+    direction: Literal["higher", "lower"] | None = Field(None, description="which is better")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.value is None and not self.text:
+            raise ValueError("needs a value or a text")
+        return self
+
+
+Series = Annotated[list[float], Field(min_length=1)]
+
+
+class Result(Provenance):
+    """One experiment of one run: what came out, by which rule, from what."""
+
+    experiment: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    title: str = ""
+    config: dict[str, Any] = Field(description="the chapter's parameters")
+    metrics: dict[str, float | Series] = Field(min_length=1)
+    protocol: str = Field("", description="how the number was taken, in one phrase")
+    reference: list[Reference] = Field([])
+
+    @model_validator(mode="after")
+    def _refers_to_a_metric(self) -> Self:
+        for item in self.reference:
+            if item.metric not in self.metrics:
+                raise ValueError(f"reference names the metric {item.metric!r}, which is missing")
+        return self
+
+    @property
+    def setting(self) -> str:
+        """What runs share that differ only in seed and device: chapter, experiment, config."""
+        varying = ("seed", "device")
+        config = {k: v for k, v in self.config.items() if k not in varying}
+        return json.dumps([self.chapter, self.experiment, self.protocol, config], sort_keys=True)
+
+
+def validated(model: type[BaseModel], content: Any, where: str) -> Any:
+    """Return ``content`` as ``model``, or name the place and every field that breaks it."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, p['loc'])) or 'content'}: {p['msg']}" for p in error.errors()
+        )
+        raise ResultError(f"{where}: {problems}") from None
+
+
+def read(path: Path) -> Result:
+    """Read and validate one file."""
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise ResultError(f"{path.name}: not JSON: {error}") from None
+    return validated(Result, content, path.name)
+
+
+def files(folder: Path = FOLDER) -> list[Path]:
+    """Return the result files of a folder, which may be that of a run."""
+    return sorted(path for path in folder.glob("*.json") if path.name != "run.json")
+
+
+def load(
+    experiment: str | None = None, chapter: str | None = None, folder: Path = FOLDER
+) -> list[Result]:
+    """Return the recorded results, all or those of one experiment or chapter."""
+    return [
+        result
+        for result in map(read, files(folder))
+        if experiment in (None, result.experiment) and chapter in (None, result.chapter)
+    ]
+
+
+def duplicates(results: Mapping[str, Result]) -> list[list[str]]:
+    """Return the names of files that hold the same experiment, config and seed."""
+    seen: dict[tuple, list[str]] = {}
+    for name, result in results.items():
+        seen.setdefault((result.setting, result.seed), []).append(name)
+    return [names for names in seen.values() if len(names) > 1]
+
+
+def verdict(reference: Reference | None, mean: float, spread: float | None) -> str:
+    """Compare with a published number by ``RULE``; ``spread`` is None for a single run."""
+    if reference is None or reference.value is None:
+        return "no published number"
+    slack = reference.tolerance
+    if slack is None:
+        slack = 0.01 * abs(reference.value) if spread is None else 2 * spread
+    gap = mean - reference.value
+    if abs(gap) <= slack:
+        return "agrees"
+    if reference.direction is None:
+        return "differs"
+    return "better" if (gap > 0) == (reference.direction == "higher") else "worse"
+
+
+def markdown(results: Iterable[Result]) -> str:
+    """Return the book's table: a row for each metric of each setting, seeds together."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.setting, []).append(result)
+    if not groups:
+        return NOTHING
+    head = ("chapter", "experiment", "metric", "published", "ours", "protocol", "verdict", "commit")
+    rows = [head, ("---",) * len(head)]
+    for runs in groups.values():
+        rows += [_row(runs, metric) for metric in runs[0].metrics]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([*lines, "", RULE])
+
+
+def _row(runs: list[Result], metric: str) -> tuple[str, ...]:
+    first = runs[0]
+    reference = next((r for r in first.reference if r.metric == metric), None)
+    values = [_mean(run.metrics[metric]) for run in runs if metric in run.metrics]
+    mean = fmean(values)
+    spread = stdev(values) if len(values) > 1 else None
+    ours = f"{mean:.4g}"
+    if spread is not None:
+        ours += f" ± {spread:.2g} ({len(values)} seeds)"
+    elif isinstance(series := first.metrics[metric], list):
+        ours = summary(series)
+    published = "—"
+    if reference:
+        number = reference.text or f"{reference.value:.4g}"
+        published = f"{number} ({reference.source}, {reference.confidence})"
+    commits = dict.fromkeys(
+        (run.commit or "unknown")[:7] + (" + modified" if run.dirty else "") for run in runs
+    )
+    return (
+        first.chapter,
+        first.title or first.experiment,
+        metric,
+        published,
+        ours,
+        first.protocol or "—",
+        verdict(reference, mean, spread),
+        ", ".join(commits),
+    )
+
+
+def summary(value: float | list[float]) -> str:
+    """Return a metric in a few characters: a number, or the mean and spread of a list."""
+    if isinstance(value, list):
+        spread = f" ± {stdev(value):.2g}" if len(value) > 1 else ""
+        return f"{_mean(value):.4g}{spread} (of {len(value)})"
+    return f"{value:.4g}"
+
+
+def _mean(value: float | list[float]) -> float:
+    return fmean(value) if isinstance(value, list) else value
