@@ -110,7 +110,7 @@ def descend(
     x: Float[Array, "*b N D"],
     *,
     n_steps: int | None = None,
-    alpha: float | None = None,
+    alpha: float | Float[Array, ""] | None = None,
     noise_std: float = 0.0,
     key: Key[Array, ""] | None = None,
     remat: Remat = "none",

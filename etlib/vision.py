@@ -1,11 +1,14 @@
 """Images as tokens: cutting into patches and putting back together."""
 
+import numpy as np
 from jaxtyping import Array, Num
+
+Images = Array | np.ndarray
 
 
 def patchify(
-    images: Num[Array, "*b height width C"], patch: int
-) -> Num[Array, "*b N patch_values"]:
+    images: Num[Images, "*b height width C"], patch: int
+) -> Num[Images, "*b N patch_values"]:
     """Cut images into square patches, row by row; each patch is flattened as (row, column, C).
 
     Raises ValueError when `patch` does not divide the height or the width.
@@ -17,8 +20,8 @@ def patchify(
 
 
 def unpatchify(
-    patches: Num[Array, "*b N patch_values"], height: int, width: int, patch: int
-) -> Num[Array, "*b height width C"]:
+    patches: Num[Images, "*b N patch_values"], height: int, width: int, patch: int
+) -> Num[Images, "*b height width C"]:
     """The inverse of `patchify`.
 
     Raises ValueError when the patches do not make up an image of that size.
