@@ -3,7 +3,8 @@
 #                             --on success-->    $(BUILD)/notebooks/NN-name.ipynb
 #   those, book/, _*.yml      --copied-->        $(BUILD)/source
 #                             --jupyter-book-->  $(BUILD)/html
-# A chapter runs again when it, the package, the lock or PRESET changed.
+# A chapter runs again when it, its recorded results (book/results/NN-name-*.json), the
+# package, the lock or PRESET changed.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV     ?= uv
@@ -78,12 +79,14 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 
-# Rewritten only when PRESET differs from the last build's.
+ifneq ($(PRESET),$(shell cat $(BUILD)/preset 2>/dev/null))  # not the last build's
 $(BUILD)/preset: FORCE
 	@mkdir -p $(BUILD)
-	@echo '$(PRESET)' | cmp -s - $@ || echo '$(PRESET)' > $@
+	@echo '$(PRESET)' > $@
+endif
 
-$(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $(PACKAGE) requirements.lock $(BUILD)/preset | $(INSTALLED)
+.SECONDEXPANSION:
+$(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $$(wildcard book/results/$$*-*.json) $(PACKAGE) requirements.lock $(BUILD)/preset | $(INSTALLED)
 	@rm -rf $(BUILD)/runs/$* $@
 	@mkdir -p $(BUILD)/runs $(BUILD)/notebooks
 	$(BIN)/etlib run $< -p preset=$(PRESET) --output $(BUILD)/runs/$*
