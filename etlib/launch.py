@@ -76,6 +76,8 @@ class Run:
         except KeyboardInterrupt:
             self._finish("interrupted")
             raise
+        except Exception as error:  # no kernel, an invalid notebook, a full disk
+            raise self._failed(f"{type(error).__name__}: {error}") from error
         return self._finish("completed")
 
     def _failed(self, reason: str) -> ChapterFailed:
@@ -151,7 +153,7 @@ def _read(path: Path) -> dict[str, Any]:
     # Plain JSON: nbformat takes seconds to import, and a mistake should be named at once.
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["nbformat"] == 4:
+        if content["nbformat"] == 4 and "cells" in content:
             return content
     except (ValueError, KeyError, TypeError):
         pass
@@ -167,8 +169,13 @@ def _this_interpreter(environment: dict[str, str]) -> type:
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
+    from traitlets import default
 
     class ThisInterpreter(AsyncKernelManager):
+        @default("transport_encryption")
+        def _encrypted(self) -> str:
+            return "auto"  # a kernel listens on TCP, which others on a shared machine can reach
+
         @property
         def kernel_spec(self) -> KernelSpec:
             return KernelSpec(env=environment, **get_kernel_dict())
@@ -183,11 +190,10 @@ def _literal(path: Path) -> str:
 
 def _last_started(notebook: Path) -> str:
     """Return number and first line of the last code cell that papermill started."""
-    code = _code_cells(notebook)
-    pending = [cell["metadata"]["papermill"]["status"] == "pending" for cell in code]
-    number = pending.index(True) if any(pending) else len(code)
+    code = _code_cells(notebook) if notebook.exists() else []
+    number = sum(cell["metadata"]["papermill"]["start_time"] is not None for cell in code)
     if number == 0:
-        return "no cell, before the first"
+        return "no cell (it did not start)"
     source = "".join(code[number - 1]["source"])  # text, or a list of lines
     return f"cell [{number}] `{source.strip().partition(chr(10))[0]}`"
 

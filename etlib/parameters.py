@@ -13,7 +13,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from etlib.errors import ParameterError
@@ -29,15 +29,14 @@ class ChapterParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
-        annotation = cls.model_fields[info.field_name].annotation
-        if isinstance(value, str) and not _holds(annotation, str):
-            value = _parse(value)
-        if isinstance(value, list) and _holds(annotation, tuple):
-            value = tuple(value)  # JSON and papermill know lists only
-        return value
+    def _from_text(cls, values: dict[str, Any]) -> dict[str, Any]:
+        fields = cls.model_fields
+        return {
+            name: _convert(value, fields[name].annotation) if name in fields else value
+            for name, value in values.items()
+        }
 
 
 def resolve(
@@ -51,16 +50,16 @@ def resolve(
     "None", stands for the preset's own value.
     """
     model = type(presets["book"])
+    names = ["preset", *model.model_fields]
+    for name in given:
+        if name not in names:
+            raise ParameterError(
+                f"unknown parameter {name!r} of chapter {chapter}{suggest(name, names)}"
+            )
     given = {name: value for name, value in given.items() if not _is_none(value)}
     preset = given.pop("preset", "book")
     if preset not in presets:
         raise ParameterError(f"unknown preset {preset!r}{suggest(preset, presets)}")
-    for name in given:
-        if name not in model.model_fields:
-            names = ["preset", *model.model_fields]
-            raise ParameterError(
-                f"unknown parameter {name!r} of chapter {chapter}{suggest(name, names)}"
-            )
     try:
         parameters = model.model_validate(presets[preset].model_dump() | given)
     except ValidationError as error:
@@ -118,6 +117,14 @@ def _holds(annotation: Any, kind: type) -> bool:
 
 def _is_none(value: Any) -> bool:
     return value is None or value == "None"
+
+
+def _convert(value: Any, annotation: Any) -> Any:
+    if isinstance(value, str) and not _holds(annotation, str):
+        value = _parse(value)
+    if isinstance(value, list) and _holds(annotation, tuple):
+        value = tuple(value)  # JSON and papermill know lists only
+    return value
 
 
 def _parse(text: str) -> Any:

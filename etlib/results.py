@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -44,7 +44,7 @@ class Reference(BaseModel):
     direction: Literal["higher", "lower"] | None = Field(None, description="which is better")
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _says_something(self) -> "Reference":
         if self.value is None and not self.text:
             raise ValueError("needs a value or a text")
         return self
@@ -64,7 +64,7 @@ class Result(Provenance):
     reference: list[Reference] = Field([])
 
     @model_validator(mode="after")
-    def _refers_to_a_metric(self) -> Self:
+    def _refers_to_a_metric(self) -> "Result":
         for item in self.reference:
             if item.metric not in self.metrics:
                 raise ValueError(f"reference names the metric {item.metric!r}, which is missing")
