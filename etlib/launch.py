@@ -68,7 +68,10 @@ class Run:
                 progress_bar=progress,
             )
         except PapermillExecutionError as error:
-            raise self._failed(f"{error.ename}: {error.evalue}") from None
+            # papermill counts the errors that a cell tagged raises-exception is meant to show.
+            if _stopped(self.notebook):
+                raise self._failed(f"{error.ename}: {error.evalue}") from None
+            _unmark(self.notebook)
         except CellTimeoutError:
             raise self._failed(f"still running after {timeout} s") from None
         except DeadKernelError:
@@ -196,6 +199,20 @@ def _last_started(notebook: Path) -> str:
         return "no cell (it did not start)"
     source = "".join(code[number - 1]["source"])  # text, or a list of lines
     return f"cell [{number}] `{source.strip().partition(chr(10))[0]}`"
+
+
+def _stopped(notebook: Path) -> bool:
+    """Whether an error ended an executed notebook before its end."""
+    return any(cell["metadata"]["papermill"]["exception"] for cell in _code_cells(notebook))
+
+
+def _unmark(notebook: Path) -> None:
+    """Remove the cells that papermill adds to point at an error."""
+    import nbformat
+    from papermill.execute import remove_error_markers
+
+    executed = nbformat.read(notebook, as_version=nbformat.NO_CONVERT)
+    nbformat.write(remove_error_markers(executed), notebook)
 
 
 def _forget_paths(notebook: Path) -> None:

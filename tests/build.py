@@ -14,8 +14,8 @@ def make(*arguments: str, tree: Path = ROOT) -> subprocess.CompletedProcess[str]
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     environment["PYTHONPATH"] = str(tree)  # the tree's etlib, not the installed one
     return subprocess.run(
-        # The environment stands: never install a copy of the tree into it.
-        ["make", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/installed", *arguments],
+        # INSTALLED: the environment stands; never install a copy of the tree into it.
+        ["make", f"VENV={sys.prefix}", "INSTALLED=", *arguments],
         cwd=tree,
         env=environment,
         text=True,

@@ -72,7 +72,7 @@ def test_an_error_passes_where_the_chapter_means_it(tree):
     built = make("book", tree=tree)
     assert built.returncode == 0, built.stdout
     page = (tree / "build" / "html" / "notebooks" / "01-energy.html").read_text()
-    assert "boom" in page and "after" in page
+    assert "boom" in page and "after" in page and "An Exception was encountered" not in page
 
 
 def test_a_chapter_runs_again_when_something_under_it_changed_and_only_then(tree):
