@@ -205,6 +205,9 @@ class StopsAt:
     def __init__(self, batches, step):
         self.batches, self.left = batches, step
 
+    def __iter__(self):
+        return self
+
     def __next__(self):
         if self.left == 0:
             raise Interrupted
@@ -319,6 +322,7 @@ assert jax.process_count() == 2 and jax.device_count() == 2
 
 class Half:
     def __init__(self): self.batches = data()
+    def __iter__(self): return self
     def __next__(self):
         i = jax.process_index()
         return {{k: v[4 * i : 4 * i + 4] for k, v in next(self.batches).items()}}
