@@ -5,7 +5,7 @@ the MASK token; a CLS token and a position bias are added; one block descends it
 block's own layer norm and one affine map give pixels back.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -15,9 +15,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from etlib.block import BlockConfig, ETBlock, Trace, descend
 from etlib.errors import UserError
-from etlib.vision import grid
+from etlib.transformer import Transformer, TransformerConfig
+from etlib.vision import grid, patchify
 
 SEEN, MASKED, KEPT = 0, 1, 2
+
+PAPER_BLOCK = BlockConfig(self_attention=True)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class MaskedImageConfig:
     n_masked: int = 90
     n_kept: int = 10
     init_std: float = 0.002  # of CLS, MASK and positions, as released
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(self_attention=True))
+    block: BlockConfig | TransformerConfig = PAPER_BLOCK
 
     def __post_init__(self):
         occluded = self.n_masked + self.n_kept
@@ -68,7 +71,7 @@ def draw_occlusion(
 
 
 class MaskedImageModel(nnx.Module):
-    """An Energy Transformer that completes images.
+    """An Energy Transformer (or, to compare, a standard one) that completes images.
 
     Parameters besides the block's: ``encoder`` and ``decoder`` (affine), ``CLS`` and ``MASK``
     (D,), ``positions`` (N + 1, D), whose row 0 is for CLS.
@@ -84,7 +87,8 @@ class MaskedImageModel(nnx.Module):
         self.encoder = nnx.Linear(config.patch_values, D, rngs=rngs)
         self.CLS, self.MASK = small(D), small(D)
         self.positions = small(config.n_patches + 1, D)
-        self.block = ETBlock(config.block, rngs=rngs)
+        energy = isinstance(config.block, BlockConfig)
+        self.block = (ETBlock if energy else Transformer)(config.block, rngs=rngs)
         self.decoder = nnx.Linear(D, config.patch_values, rngs=rngs)
 
     def tokens(
@@ -104,13 +108,13 @@ class MaskedImageModel(nnx.Module):
         self, patches: Float[Array, "*b N Z"], occlusion: Int[Array, "*b N"], **options
     ) -> Float[Array, "*b N Z"]:
         """Completed patches; options as in `block.descend`."""
-        return self.complete(patches, occlusion, **options)[0]
+        return self.decode(self.block(self.tokens(patches, occlusion), **options)[..., 1:, :])
 
     def complete(
         self, patches: Float[Array, "*b N Z"], occlusion: Int[Array, "*b N"], **options
-    ) -> tuple[Float[Array, "*b N Z"], Trace | None]:
-        """Completed patches, and with `trace=True` the descent that led there."""
-        x, trace = descend(self.block, self.tokens(patches, occlusion), **options)
+    ) -> tuple[Float[Array, "*b N Z"], Trace]:
+        """Completed patches, and the energy descent that led there."""
+        x, trace = descend(self.block, self.tokens(patches, occlusion), trace=True, **options)
         return self.decode(x[..., 1:, :]), trace
 
 
@@ -143,13 +147,13 @@ LossForm = Literal["text", "released"]
 
 
 def completion_loss(form: LossForm = "text"):
-    """The training loss of `training.train`, for batches of `patches` (images, N, Z).
+    """The training loss of `training.train`, for batches with `image` (images, height, width, 3).
 
     "text" is the mean squared error over the occluded patches; "released" its other form.
     """
 
     def loss(model: MaskedImageModel, batch, key):
-        patches = batch["patches"]
+        patches = patchify(batch["image"], model.config.patch)
         occlusion = draw_occlusion(key, len(patches), model.config)
         prediction = model(patches, occlusion)
         mse = squared_error(prediction, patches, occlusion).mean()

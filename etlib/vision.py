@@ -1,14 +1,14 @@
 """Images as tokens: cutting into patches and putting back together."""
 
 import numpy as np
-from jaxtyping import Array, Num
+from jaxtyping import Array, Shaped
 
 Images = Array | np.ndarray
 
 
 def patchify(
-    images: Num[Images, "*b height width C"], patch: int
-) -> Num[Images, "*b N patch_values"]:
+    images: Shaped[Images, "*b height width C"], patch: int
+) -> Shaped[Images, "*b N patch_values"]:
     """Cut images into square patches, row by row; each patch is flattened as (row, column, C).
 
     Raises ValueError when `patch` does not divide the height or the width.
@@ -20,8 +20,8 @@ def patchify(
 
 
 def unpatchify(
-    patches: Num[Images, "*b N patch_values"], height: int, width: int, patch: int
-) -> Num[Images, "*b height width C"]:
+    patches: Shaped[Images, "*b N patch_values"], height: int, width: int, patch: int
+) -> Shaped[Images, "*b height width C"]:
     """The inverse of `patchify`.
 
     Raises ValueError when the patches do not make up an image of that size.

@@ -94,7 +94,7 @@ def test_masked_pixels_are_not_looked_at(model):
 
 def test_completion_and_its_trace(model):
     occlusion = jnp.asarray([[0, 1, 2, 1, 0, 1]] * 5)
-    completed, trace = model.complete(patches(), occlusion, trace=True)
+    completed, trace = model.complete(patches(), occlusion)
     np.testing.assert_allclose(completed, model(patches(), occlusion), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         model.decode(trace.tokens[-1])[:, 1:], completed, rtol=1e-5, atol=1e-5
@@ -138,7 +138,8 @@ def test_losses_of_the_released_code():
 
 def test_training_loss_falls_on_one_picture():
     model = mi.MaskedImageModel(SMALL, rngs=nnx.Rngs(1))
-    batch = {"patches": np.repeat(np.asarray(patches(n=1)), 8, axis=0)}
+    image = np.random.default_rng(0).normal(size=(1, 8, 12, 3)).astype(np.float32)
+    batch = {"image": np.repeat(image, 8, axis=0)}
     rows = train(
         model,
         mi.completion_loss(),
@@ -147,7 +148,7 @@ def test_training_loss_falls_on_one_picture():
         progress=False,
         log_every=50,
     )
-    assert rows[-1]["loss"] < 0.5 * np.var(batch["patches"])
+    assert rows[-1]["loss"] < 0.5 * np.var(image)
     assert rows[-1]["loss"] == pytest.approx(rows[-1]["mse"])
 
 
@@ -156,7 +157,7 @@ def test_grey_picture_gives_a_finite_step():
     model = mi.MaskedImageModel(SMALL, rngs=nnx.Rngs(1))
     for variable in (model.positions, model.CLS, model.MASK):
         variable[...] = jnp.zeros_like(variable[...])
-    batch = {"patches": np.zeros((8, 6, 48), np.float32)}
+    batch = {"image": np.zeros((8, 8, 12, 3), np.float32)}
     rows = train(
         model,
         mi.completion_loss("released"),

@@ -1,0 +1,119 @@
+"""The completion task and the fillings, against loops and scikit-image."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from skimage.restoration import inpaint_biharmonic
+
+from etlib import completion
+from etlib import masked_images as mi
+from etlib.block import BlockConfig
+from etlib.transformer import Transformer, TransformerConfig
+from etlib.vision import patchify, unpatchify
+
+CONFIG = mi.MaskedImageConfig(
+    height=16, width=16, patch=4, n_masked=2, n_kept=1, block=BlockConfig(token_dim=8)
+)
+
+
+def images(n=10):
+    smooth = np.random.default_rng(0).normal(size=(n, 16, 16, 3)).cumsum(1).cumsum(2)
+    return (smooth / 10).astype(np.float32)
+
+
+def batched(size, pictures):
+    """Batches as the pipeline makes them: the last one filled up, and marked."""
+    for start in range(0, len(pictures), size):
+        part = pictures[start : start + size]
+        valid = np.arange(size) < len(part)
+        filled = np.concatenate([part, np.zeros((size - len(part), *part.shape[1:]), part.dtype)])
+        yield {"image": filled, "valid": valid}
+
+
+def test_the_task_hides_half_and_follows_from_the_number():
+    whole = completion.task(jnp.arange(10), CONFIG)
+    assert ((whole == mi.MASKED).sum(1) == 8).all()
+    assert ((whole == mi.SEEN).sum(1) == 8).all()
+    assert len({tuple(np.asarray(row)) for row in whole}) == 10
+    np.testing.assert_array_equal(
+        completion.task(jnp.asarray([7, 3]), CONFIG), whole[jnp.asarray([7, 3])]
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 10])
+def test_score_counts_every_picture_once_whatever_the_batch(size):
+    pictures = images()
+    by_hand = []
+    occlusion = np.asarray(completion.task(jnp.arange(10), CONFIG))
+    for picture, hidden in zip(np.asarray(patchify(pictures, 4)), occlusion, strict=True):
+        by_hand.append(np.mean(picture[hidden == mi.MASKED] ** 2))
+    score = completion.score(completion.fill_with_mean, batched(size, pictures), CONFIG)
+    assert score == pytest.approx(np.mean(by_hand), rel=1e-5)
+
+
+def test_visible_mean_by_hand():
+    patches, occlusion = jnp.asarray(patchify(images(2), 4)), completion.task(jnp.arange(2), CONFIG)
+    filled = completion.fill_with_visible_mean(patches, occlusion)
+    for i in range(2):
+        seen = np.asarray(patches[i])[np.asarray(occlusion[i]) == mi.SEEN].reshape(-1, 3)
+        np.testing.assert_allclose(filled[i, 5, 3:6], seen.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_biharmonic_is_scikit_images():
+    pictures = images(1)
+    patches, occlusion = jnp.asarray(patchify(pictures, 4)), completion.task(jnp.arange(1), CONFIG)
+    hole = np.zeros((16, 16), bool)
+    for n in np.flatnonzero(np.asarray(occlusion[0]) == mi.MASKED):
+        row, column = divmod(int(n), 4)
+        hole[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = True
+    expected = inpaint_biharmonic(pictures[0].astype(float), hole, channel_axis=-1)
+    filled = completion.fill_biharmonic(CONFIG)(patches, occlusion)
+    np.testing.assert_allclose(unpatchify(filled, 16, 16, 4)[0], expected, atol=1e-5)
+
+
+# --- the Transformer to compare with ------------------------------------------
+
+
+def count(model):
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def test_transformer_sizes():
+    D, K = 16, 32
+    own = nnx.eval_shape(lambda: Transformer(TransformerConfig(D, 2, K, 3), rngs=nnx.Rngs(0)))
+    shared = nnx.eval_shape(
+        lambda: Transformer(TransformerConfig(D, 2, K, 3, True), rngs=nnx.Rngs(0))
+    )
+    weights_and_biases = 4 * D * D + 4 * D + 2 * D * K + K + D + 4 * D
+    assert count(own) == 3 * weights_and_biases + 2 * D
+    assert count(shared) == weights_and_biases + 2 * D
+
+
+def test_transformer_against_pytorch():
+    torch = pytest.importorskip("torch")
+    D = 16
+    model = Transformer(TransformerConfig(D, 2, 32, 1), rngs=nnx.Rngs(3))
+    block = model.blocks[0]
+    reference = torch.nn.TransformerEncoderLayer(
+        D, 2, 32, dropout=0.0, activation=torch.nn.functional.gelu, batch_first=True,
+        norm_first=True, layer_norm_eps=1e-6,
+    )  # fmt: skip
+
+    def copy(parameter, array):
+        parameter.data = torch.tensor(np.asarray(array))
+
+    copy(reference.self_attn.in_proj_weight, block.qkv.kernel[...].T)
+    copy(reference.self_attn.in_proj_bias, block.qkv.bias[...])
+    for theirs, ours in [
+        (reference.self_attn.out_proj, block.out),
+        (reference.linear1, block.up),
+        (reference.linear2, block.down),
+    ]:
+        copy(theirs.weight, ours.kernel[...].T)
+        copy(theirs.bias, ours.bias[...])
+    x = np.random.default_rng(0).normal(size=(2, 5, D)).astype(np.float32)
+    with torch.no_grad():
+        expected = reference(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(model(jnp.asarray(x)), expected, atol=2e-3)
