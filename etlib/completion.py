@@ -69,7 +69,7 @@ def fill_biharmonic(config: mi.MaskedImageConfig):
         size = config.height, config.width, config.patch
         images = np.asarray(unpatchify(patches, *size), np.float64)
         hidden = np.broadcast_to(np.asarray(occlusion != mi.SEEN)[..., None], patches.shape)
-        holes = np.asarray(unpatchify(hidden, *size))[..., 0]
+        holes = np.ascontiguousarray(unpatchify(hidden, *size)[..., 0])
         filled = [
             inpaint_biharmonic(i, h, channel_axis=-1) for i, h in zip(images, holes, strict=True)
         ]
