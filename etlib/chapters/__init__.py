@@ -46,6 +46,7 @@ CHAPTERS: dict[str, Chapter] = {
     chapter.name: chapter
     for chapter in [
         Chapter("energy", "01-energy.ipynb", "etlib.chapters.energy"),
+        Chapter("oversmoothing", "07-oversmoothing.ipynb", "etlib.chapters.oversmoothing"),
     ]
 }
 
