@@ -38,6 +38,7 @@ class BlockConfig:
     eps: float = en.EPS
     attention_std: float = 0.002
     memory_std: float = 0.02
+    compute_dtype: str | None = None  # of the products, e.g. "bfloat16"; None is the parameters'
 
 
 class Trace(NamedTuple):
@@ -74,30 +75,27 @@ class ETBlock(nnx.Module):
         """g, the normalised tokens."""
         return en.layer_norm(x, self.gamma[...], self.delta[...], self.config.eps)
 
+    def _computed(self, *arrays: Array) -> list[Array]:
+        """Arrays in the type of the products; what is summed stays float32 or better."""
+        dtype = self.config.compute_dtype
+        return [array if dtype is None else array.astype(dtype) for array in arrays]
+
     def energies(
         self, g: Float[Array, "*b N D"], **pairs
     ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
         """(E_ATT, E_HN) at the normalised tokens g; mask, weights and valid as in
         `energy.attention_energy`."""
         c = self.config
-        attention = en.attention_energy(
-            g, self.Wk[...], self.Wq[...], c.beta, self_attention=c.self_attention, **pairs
-        )
-        hopfield = en.hopfield_energy(g, self.Xi[...], c.activation, valid=pairs.get("valid"))
-        return attention, hopfield
+        g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
+        attention = en.attention_energy(g, Wk, Wq, c.beta, self_attention=c.self_attention, **pairs)
+        return attention, en.hopfield_energy(g, Xi, c.activation, valid=pairs.get("valid"))
 
     def gradient(self, g: Float[Array, "*b N D"], **pairs) -> Float[Array, "*b N D"]:
         """dE/dg at the normalised tokens g in closed form; options as in `energies`."""
         c = self.config
+        g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
         return en.energy_gradient(
-            g,
-            self.Wk[...],
-            self.Wq[...],
-            self.Xi[...],
-            c.beta,
-            c.activation,
-            self_attention=c.self_attention,
-            **pairs,
+            g, Wk, Wq, Xi, c.beta, c.activation, self_attention=c.self_attention, **pairs
         )
 
     def __call__(self, x: Float[Array, "*b N D"], **options) -> Float[Array, "*b N D"]:

@@ -124,6 +124,18 @@ def test_rematerialisation_changes_no_gradient(remat):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), plain, recomputed)
 
 
+def test_bfloat16_products_with_float32_tokens_and_energies():
+    block, mixed = small(), small(compute_dtype="bfloat16")
+    for name in ("Wk", "Wq", "Xi", "gamma", "delta"):
+        getattr(mixed, name)[...] = getattr(block, name)[...].astype(jnp.float32)
+    x = tokens().astype(jnp.float32)
+    after, trace = run(mixed, x, trace=True)
+    exact, exact_trace = run(block, tokens(), trace=True)
+    assert after.dtype == trace.energy.dtype == jnp.float32
+    np.testing.assert_allclose(trace.energy, exact_trace.energy, rtol=2e-2)
+    assert 1e-6 < np.abs(after - exact).max() < 0.1, "bfloat16 has three digits"
+
+
 def test_noise_is_reproducible_scaled_and_keyed():
     block, x = small(), tokens(0, (50, 400, 12))
     key = jax.random.key(3)
