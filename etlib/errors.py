@@ -28,3 +28,7 @@ class RunError(UserError):
 
 class ChapterFailed(UserError):
     """A chapter stopped before its end; the message names chapter, cell and last error line."""
+
+
+class DataError(UserError):
+    """A data set that is missing, unreadable, or laid out in another way than expected."""
