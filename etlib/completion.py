@@ -1,4 +1,4 @@
-"""How well images are completed: one fixed task, the models and the fillings that answer it.
+"""How well images are completed: the models trained for it, one fixed task, and fillings.
 
 The task: of every held-out picture half of the patches are hidden, always the same ones. The
 score is the mean squared error over the hidden patches, in ImageNet-normalised units, averaged
@@ -8,17 +8,105 @@ over pictures.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float, Int
 from skimage.restoration import inpaint_biharmonic
 
 from etlib import masked_images as mi
+from etlib.block import BlockConfig
+from etlib.data import images
+from etlib.training import Row, TrainConfig, train
+from etlib.transformer import TransformerConfig
 from etlib.vision import patchify, unpatchify
 
-Images = Float[np.ndarray, "images height width 3"]
+if TYPE_CHECKING:
+    from etlib.chapters.masked_images import Parameters
+
+
+def model_config(p: "Parameters") -> mi.MaskedImageConfig:
+    """The model that the parameters of the chapter on masked images describe.
+
+    An Energy Transformer's step costs what a Transformer's layer does when the perceptron is
+    as wide as the memories are many: model "transformer". One layer shared by all depths has
+    the Energy Transformer's parameters when its perceptron is K / 2 - D wide:
+    4 D^2 + 2 D (K/2 - D) = 2 D^2 + K D. Model "transformer-shared".
+    """
+    if p.model == "et":
+        block = BlockConfig(
+            token_dim=p.token_dim,
+            n_heads=p.n_heads,
+            head_dim=p.head_dim,
+            n_memories=p.n_memories,
+            n_steps=p.n_steps,
+            alpha=p.alpha,
+            beta=p.beta,
+            self_attention=p.self_attention,
+            compute_dtype=None if p.compute == "float32" else p.compute,
+        )
+    else:
+        shared = p.model == "transformer-shared"
+        width = p.n_memories // 2 - p.token_dim if shared else p.n_memories
+        block = TransformerConfig(p.token_dim, p.n_heads, width, p.n_steps, shared)
+    return mi.MaskedImageConfig(
+        height=p.image_size,
+        width=p.image_size,
+        patch=p.patch,
+        n_masked=p.n_masked,
+        n_kept=p.n_kept,
+        block=block,
+    )
+
+
+def fit(
+    p: "Parameters", *, progress: bool = True, evaluate_every: int | None = None
+) -> tuple[mi.MaskedImageModel, list[Row]]:
+    """Train the model of the parameters on their data; rows also hold `score` on the task.
+
+    With `p.folder` the run keeps its log and checkpoints there, and goes on from them.
+    """
+    model = mi.MaskedImageModel(model_config(p), rngs=nnx.Rngs(p.seed))
+    options = {"size": p.image_size, "workers": p.workers}
+    process = jax.process_index(), jax.process_count()
+    train_data = images.source(p.dataset, "train", unreadable=p.unreadable)
+    held_out = images.source(p.dataset, "val", unreadable=p.unreadable)
+    batches = images.training_batches(
+        train_data, batch=p.batch, seed=p.seed, process=process, **options
+    )
+    complete = nnx.jit(lambda model, *inputs: model(*inputs))
+
+    def evaluate(model):
+        found = images.evaluation_batches(held_out, batch=50, **options)
+        return {"score": score(partial(complete, model), found, model.config)}
+
+    descent = {"remat": p.remat} if p.model == "et" else {}
+    with batches:
+        rows = train(
+            model,
+            mi.completion_loss(p.loss, **descent),
+            batches,
+            TrainConfig(
+                n_steps=p.train_steps,
+                warmup_steps=p.warmup_steps,
+                peak_lr=p.peak_lr,
+                weight_decay=p.weight_decay,
+                decay_all=p.decay_all,
+                accumulate=p.accumulate,
+                seed=p.seed,
+            ),
+            folder=Path(p.folder) if p.folder else None,
+            checkpoint_every=p.checkpoint_every if p.folder else None,
+            evaluate=evaluate,
+            evaluate_every=evaluate_every,
+            log_every=10,
+            progress=progress,
+        )
+    return model, rows
 
 
 @partial(jax.jit, static_argnums=1)

@@ -146,16 +146,17 @@ def released_error(
 LossForm = Literal["text", "released"]
 
 
-def completion_loss(form: LossForm = "text"):
+def completion_loss(form: LossForm = "text", **options):
     """The training loss of `training.train`, for batches with `image` (images, height, width, 3).
 
     "text" is the mean squared error over the occluded patches; "released" its other form.
+    Options as in `block.descend`.
     """
 
     def loss(model: MaskedImageModel, batch, key):
         patches = patchify(batch["image"], model.config.patch)
         occlusion = draw_occlusion(key, len(patches), model.config)
-        prediction = model(patches, occlusion)
+        prediction = model(patches, occlusion, **options)
         mse = squared_error(prediction, patches, occlusion).mean()
         return (mse if form == "text" else released_error(prediction, patches, occlusion)), {
             "mse": mse

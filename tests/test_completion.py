@@ -7,9 +7,10 @@ import pytest
 from flax import nnx
 from skimage.restoration import inpaint_biharmonic
 
-from etlib import completion
+from etlib import completion, training
 from etlib import masked_images as mi
 from etlib.block import BlockConfig
+from etlib.chapters import masked_images
 from etlib.transformer import Transformer, TransformerConfig
 from etlib.vision import patchify, unpatchify
 
@@ -117,3 +118,56 @@ def test_transformer_against_pytorch():
     with torch.no_grad():
         expected = reference(torch.tensor(x)).numpy()
     np.testing.assert_allclose(model(jnp.asarray(x)), expected, atol=2e-3)
+
+
+# --- what the parameters of the chapter build -----------------------------------
+
+
+def test_models_to_compare_have_equal_compute_or_equal_size():
+    """Weights of one layer and how often they act, from the formulas of `model_config`."""
+    book = masked_images.PRESETS["book"]
+    built = {}
+    for name in ("et", "transformer", "transformer-shared"):
+        config = completion.model_config(book.model_copy(update={"model": name}))
+        model = nnx.eval_shape(lambda c=config: mi.MaskedImageModel(c, rngs=nnx.Rngs(0)))
+        matrices = [a for a in jax.tree.leaves(nnx.state(model.block, nnx.Param)) if a.ndim > 1]
+        built[name] = sum(a.size for a in matrices)
+    # Each weight of ET acts twice a step, towards the keys or memories and back.
+    assert built["transformer"] == 2 * built["et"] * book.n_steps
+    assert built["transformer-shared"] == built["et"]
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"patch": 7}, "image_size 64 is no multiple of patch 7"),
+        ({"n_masked": 62}, "n_masked \\+ n_kept is 65, of 64 patches"),
+        ({"model": "transformer-shared", "n_memories": 256}, "more than 256"),
+    ],
+)
+def test_parameters_that_build_nothing(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        masked_images.Parameters(**wrong)
+
+
+def test_a_run_in_the_same_folder_goes_on(tmp_path):
+    """A training stopped and started again equals one that was not, data included."""
+    smoke = masked_images.PRESETS["smoke"].model_copy(
+        update={"train_steps": 6, "warmup_steps": 2, "checkpoint_every": 2}
+    )
+    _, whole = completion.fit(smoke, progress=False)
+    folder = smoke.model_copy(update={"folder": str(tmp_path)})
+    interrupted = pytest.MonkeyPatch()
+    count = iter(range(5))
+
+    def shard_until(*arguments, original=training.shard):
+        if next(count, None) is None:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with interrupted.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training, "shard", shard_until)
+        completion.fit(folder, progress=False)
+    _, resumed = completion.fit(folder, progress=False)
+    assert resumed[-1]["loss"] == whole[-1]["loss"]
+    assert resumed[-1]["score"] == whole[-1]["score"]
