@@ -6,17 +6,14 @@ over all pixels for `nonlocal_diffuse`. Colours share one conductivity, that of 
 their differences.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Image = Float[Array, "height width C"]
-Local = Literal["heat", "perona-malik", "total-variation"]
 
 
-def conductivity(kind: Local, size: Float[Array, "*b"], kappa: float) -> Float[Array, "*b"]:
+def conductivity(kind: str, size: Float[Array, "*b"], kappa: float) -> Float[Array, "*b"]:
     """g as a function of the size s of a difference (eq-conductivity).
 
     heat            1
@@ -24,6 +21,8 @@ def conductivity(kind: Local, size: Float[Array, "*b"], kappa: float) -> Float[A
     total-variation 1 / sqrt(1 + (s / kappa)^2)      (Rudin, Osher and Fatemi 1992, smoothed)
 
     Each is 1 at s = 0, so that one time step is stable for all: dt <= 1/4.
+
+    Raises ValueError for another kind.
     """
     if kind == "heat":
         return jnp.ones_like(size)
@@ -34,7 +33,7 @@ def conductivity(kind: Local, size: Float[Array, "*b"], kappa: float) -> Float[A
     raise ValueError(f"no conductivity {kind!r}: heat, perona-malik or total-variation")
 
 
-def diffuse(x: Image, kind: Local, n_steps: int, kappa: float = 0.1, dt: float = 0.2) -> Image:
+def diffuse(x: Image, kind: str, n_steps: int, kappa: float = 0.1, dt: float = 0.2) -> Image:
     """n_steps of x_i <- x_i + dt sum over the four neighbours of g(|x_j - x_i|) (x_j - x_i).
 
     Nothing flows over the border, and what leaves a pixel enters its neighbour: the mean stays.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Float, PyTree
 
 from etlib import dynamics, landscape
 from etlib.data import digits as dg
@@ -20,7 +20,8 @@ from etlib.data.arrays import array_batches
 from etlib.spectral import Classifier, ClassifierConfig
 from etlib.training import TrainConfig, data_mesh, train
 
-# Chosen on the validation images among 0.004, 0.008, 0.01 and 0.02, at depth 8, one seed.
+# Chosen on the validation images among 0.004 and 0.008 (energy: 0.004 to 0.02), at depth 8 and
+# seed 0; one value for plus, plain and minus, so that nothing but the spectrum differs.
 LEARNING_RATE = {"plus": 4e-3, "plain": 4e-3, "minus": 4e-3, "energy": 1e-2}
 
 PROTOCOL = (
@@ -34,7 +35,7 @@ class Experiment:
     """One training: the model, its share of the 1,077 training images, and the budget."""
 
     model: ClassifierConfig = field(default_factory=ClassifierConfig)
-    n_steps: int = 500
+    n_steps: int = 400
     batch: int = 32
     train_fraction: float = 1.0
     seed: int = 0
@@ -58,8 +59,7 @@ def fit(experiment: Experiment, data: dg.Digits, progress: bool = False) -> Clas
         peak_lr=LEARNING_RATE[e.model.name],
         b2=0.999,
         weight_decay=0.0,
-        seed=e.seed,
-    )
+    )  # its seed does not matter: the loss draws nothing
 
     def loss(model, batch, key):
         return mean_loss(model, batch["images"], batch["labels"]), {}
@@ -174,7 +174,7 @@ def curvature(model: Classifier, data: dg.Digits, n_images: int) -> dict[str, fl
     }
 
 
-def stacked_layers(params) -> dict:
+def stacked_layers(params: PyTree) -> PyTree:
     """For `landscape.filter_normalised`: which arrays have one slice a layer."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: "layers" in str(path) and "block" not in str(path), params
@@ -200,7 +200,7 @@ def measure(
     data: dg.Digits,
     *,
     n_images: int = 64,
-    n_jacobians: int = 4,
+    n_jacobians: int = 0,
     hessian_images: int = 0,
     slice_points: int = 0,
     slice_radius: float = 1.0,

@@ -37,11 +37,11 @@ class ClassifierConfig:
 
     name: Name = "plain"
     depth: int = 12
-    token_dim: int = 32
-    mlp_dim: int = 64
+    token_dim: int = 24
+    mlp_dim: int = 48
     n_heads: int = 4  # energy only; the others have one head
-    head_dim: int = 16  # energy only; the others' head is as wide as a token
-    n_memories: int = 256  # energy only
+    head_dim: int = 12  # energy only; the others' head is as wide as a token
+    n_memories: int = 192  # energy only
     step_size: float = 0.3  # energy only
     image_size: int = 8
     patch: int = 2

@@ -31,7 +31,7 @@ class Parameters(ChapterParameters):
     )
     depth: int = Field(6, ge=1, description="its layers, or descent steps")
     train_fraction: float = Field(1.0, gt=0, le=1, description="share of the training images")
-    n_steps: int = Field(500, ge=1, description="training steps")
+    n_steps: int = Field(400, ge=1, description="training steps")
     batch: int = Field(32, ge=1, description="images a step")
     hessian_images: int = Field(128, ge=1, description="training images of the loss landscape")
     slice_points: int = Field(15, ge=0, description="points a side of the slice; 0 for none")

@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import jax
+
 from etlib import results, runs
 from etlib.data import digits as dg
 from etlib.oversmoothing import PROTOCOL, Experiment, fit, measure
@@ -26,6 +28,8 @@ SETTINGS = [(depth, 1.0) for depth in (12, 4, 24, 8)] + [(12, 0.1), (12, 0.3)]
 def main(folder: Path) -> None:
     folder = folder.absolute()
     data = dg.digits()
+    cache = tempfile.TemporaryDirectory()  # what one seed compiles, the others use
+    jax.config.update("jax_compilation_cache_dir", cache.name)
     # Seeds outermost: a sweep that stops early has every setting once.
     for seed, (depth, fraction), name in itertools.product(SEEDS, SETTINGS, MODELS):
         stem = f"07-oversmoothing-digits-{name}-depth{depth:02d}-data{fraction:.1f}-seed{seed}"
@@ -48,6 +52,7 @@ def record_one(given: dict, data: dg.Digits, landscape: bool) -> str:
     metrics = measure(
         trained,
         data,
+        n_jacobians=4 if landscape else 0,
         hessian_images=p.hessian_images if landscape else 0,
         slice_points=p.slice_points if landscape and p.seed == 0 else 0,
         slice_radius=p.slice_radius,

@@ -4,7 +4,7 @@ The split is one and the same for every model and seed: the test images are neve
 training, for choosing a model or for tuning a number.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,8 +12,6 @@ from scipy import ndimage
 
 Images = Float[np.ndarray, "n 8 8"]
 Labels = Int[np.ndarray, " n"]
-
-Corruption = Literal["noise", "blur", "contrast"]
 
 SEVERITIES: dict[str, tuple[float, ...]] = {
     "noise": (0.1, 0.2, 0.3, 0.4),  # standard deviation; the ink runs from 0 to 1
@@ -67,7 +65,7 @@ def subset(split: Split, fraction: float, seed: int) -> Split:
     return Split(split.images[index], split.labels[index])
 
 
-def corrupt(images: Images, kind: Corruption, severity: float, seed: int = 0) -> Images:
+def corrupt(images: Images, kind: str, severity: float, seed: int = 0) -> Images:
     """Images under noise, blur or loss of contrast (`SEVERITIES` says in which unit).
 
     Raises ValueError for another kind.
