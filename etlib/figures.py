@@ -93,7 +93,7 @@ def label_lines(ax: Axes, spacing: float = 11.0) -> None:
         ax.annotate(
             line.get_label(),
             line.get_xydata()[-1],
-            xytext=(5, height - ends[index][1]),
+            xytext=(8, height - ends[index][1]),
             textcoords="offset points",
             va="center",
             color=line.get_color(),
