@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from etlib import dynamics, landscape
 from etlib.data import digits as dg
