@@ -289,10 +289,10 @@ def sinkhorn_energy(
     return sign * (f.sum() - X.shape[-2] / 2)
 
 
-def jacobian_asymmetry(field: Callable[[Array], Array], X: Float[Array, "N D"]) -> float:
+def jacobian_asymmetry(field: Callable[[Array], Array], X: Float[Array, "N D"]) -> Float[Array, ""]:
     """|J - J^T| / |J| for the Jacobian J of a vector field at X: zero for a gradient field."""
-    J = jax.jacobian(field)(X).reshape(X.size, X.size)
-    return float(jnp.linalg.norm(J - J.T) / jnp.linalg.norm(J))
+    J = jax.jacfwd(field)(X).reshape(X.size, X.size)
+    return jnp.linalg.norm(J - J.T) / jnp.linalg.norm(J)
 
 
 # ---------------------------------------------------------------------------

@@ -71,20 +71,28 @@ def fit(experiment: Experiment, data: dg.Digits, progress: bool = False) -> Clas
 
 def accuracies(model: Classifier, data: dg.Digits) -> dict[str, float | list[float]]:
     """Accuracy on each part, and on the test images under every corruption and severity."""
-    call = nnx.jit(lambda model, images: model(images).argmax(-1))
-
-    def share(images, labels):
-        return float((np.asarray(call(model, jnp.asarray(images))) == labels).mean())
-
-    metrics: dict[str, float | list[float]] = {
-        "accuracy": share(*data.test),
-        "validation_accuracy": share(*data.validation),
-        "train_accuracy": share(*data.train),
+    harmed = {
+        kind: [dg.corrupt(data.test.images, kind, severity) for severity in severities]
+        for kind, severities in dg.SEVERITIES.items()
     }
-    for kind, severities in dg.SEVERITIES.items():
-        metrics[f"accuracy_{kind}"] = [
-            share(dg.corrupt(data.test.images, kind, s), data.test.labels) for s in severities
-        ]
+    # All in one call: compiling for each size would take longer than computing.
+    images = [part.images for part in data] + [i for group in harmed.values() for i in group]
+    answers = nnx.jit(lambda model, images: model(images).argmax(-1))(
+        model, jnp.concatenate(images)
+    )
+    parts = np.split(np.asarray(answers), np.cumsum([len(i) for i in images])[:-1])
+
+    def share(answers, labels):
+        return float((answers == labels).mean())
+
+    names = ("train_accuracy", "validation_accuracy", "accuracy")
+    metrics: dict[str, float | list[float]] = {
+        name: share(answers, split.labels)
+        for name, answers, split in zip(names, parts[:3], data, strict=True)
+    }
+    corrupted = iter([share(part, data.test.labels) for part in parts[3:]])
+    for kind, group in harmed.items():
+        metrics[f"accuracy_{kind}"] = [next(corrupted) for _ in group]
     return metrics
 
 

@@ -21,7 +21,7 @@ class Parameters(ChapterParameters):
     diffusion_time: float = Field(4.0, gt=0, description="time that the local diffusions run")
     n_tokens: int = Field(36, ge=4, description="N, number of patches: a perfect square")
     token_dim: int = Field(16, ge=2, description="D, dimension of the photograph's tokens")
-    n_layers: int = Field(120, ge=1, description="layers of the linear iteration")
+    n_layers: int = Field(1000, ge=1, description="layers of the linear iteration")
     sinkhorn_iterations: int = Field(60, ge=1, description="iterations of symmetric Sinkhorn")
     alpha: float = Field(0.5, gt=0, lt=1, description="weight of the tokens against A X W")
     n_flow: int = Field(200, ge=2, description="steps of the gradient flows")
@@ -33,7 +33,9 @@ class Parameters(ChapterParameters):
     train_fraction: float = Field(1.0, gt=0, le=1, description="share of the training images")
     n_steps: int = Field(400, ge=1, description="training steps")
     batch: int = Field(32, ge=1, description="images a step")
-    hessian_images: int = Field(128, ge=1, description="training images of the loss landscape")
+    hessian_images: int = Field(
+        128, ge=0, description="training images of the loss landscape; 0 for none"
+    )
     slice_points: int = Field(15, ge=0, description="points a side of the slice; 0 for none")
     slice_radius: float = Field(1.0, gt=0, description="reach of the slice, in filter norms")
     precision: Literal["float32", "float64"] = Field(
@@ -58,16 +60,15 @@ PRESETS = {
         picture_size=24,
         n_tokens=9,
         token_dim=6,
-        n_layers=40,
+        n_layers=100,
         n_flow=40,
         graph_nodes=16,
         depth=2,
         n_steps=20,
-        hessian_images=32,
-        slice_points=5,
+        hessian_images=0,
     ),
     "book": Parameters(),
     "paper": Parameters(
-        picture_size=64, n_tokens=144, token_dim=64, n_layers=400, graph_nodes=200, depth=12
+        picture_size=64, n_tokens=144, token_dim=64, n_layers=4000, graph_nodes=200, depth=12
     ),
 }
