@@ -94,7 +94,7 @@ class Run:
         self.record = RunRecord.load(self.folder).end(status, error)
         self.record.save(self.folder)
         if self.notebook.exists():
-            _forget_paths(self.notebook)
+            _tidy(self.notebook)
         return self.record
 
 
@@ -215,9 +215,14 @@ def _unmark(notebook: Path) -> None:
     nbformat.write(remove_error_markers(executed), notebook)
 
 
-def _forget_paths(notebook: Path) -> None:
-    """Name the kernel that ran, and drop the folders of this machine from the metadata."""
+def _tidy(notebook: Path) -> None:
+    """Name the kernel that ran, drop the folders of this machine from the metadata, and fold
+    the cell in which papermill passed the parameters: the table of `configure` shows them."""
     executed = _read(notebook)
+    for cell in executed["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "injected-parameters" in tags:
+            tags.append("hide-input")
     for key in ("input_path", "output_path"):
         executed["metadata"].get("papermill", {}).pop(key, None)
     executed["metadata"]["kernelspec"] = {

@@ -158,14 +158,14 @@ def _row(runs: list[Result], metric: str) -> tuple[str, ...]:
     values = [_mean(run.metrics[metric]) for run in runs if metric in run.metrics]
     mean = fmean(values)
     spread = stdev(values) if len(values) > 1 else None
-    ours = f"{mean:.4g}"
+    ours = _number(mean)
     if spread is not None:
         ours += f" ± {spread:.2g} ({len(values)} seeds)"
     elif isinstance(series := first.metrics[metric], list):
         ours = summary(series)
     published = "—"
     if reference:
-        number = reference.text or f"{reference.value:.4g}"
+        number = reference.text or _number(reference.value)
         published = f"{number} ({reference.source}, {reference.confidence})"
     commits = dict.fromkeys(
         (run.commit or "unknown")[:7] + (" + modified" if run.dirty else "") for run in runs
@@ -186,9 +186,14 @@ def summary(value: float | list[float]) -> str:
     """Return a metric in a few characters: a number, or the mean and spread of a list."""
     if isinstance(value, list):
         spread = f" ± {stdev(value):.2g}" if len(value) > 1 else ""
-        return f"{_mean(value):.4g}{spread} (of {len(value)})"
-    return f"{value:.4g}"
+        return f"{_number(_mean(value))}{spread} (of {len(value)})"
+    return _number(value)
 
 
 def _mean(value: float | list[float]) -> float:
     return fmean(value) if isinstance(value, list) else value
+
+
+def _number(value: float) -> str:
+    """Five significant digits; a whole number in full."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.5g}"
