@@ -22,7 +22,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from etlib.checkpoints import Checkpoints, array_names
 from etlib.errors import UserError
