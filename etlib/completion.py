@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,10 @@ from etlib.transformer import TransformerConfig
 from etlib.vision import patchify, unpatchify
 
 if TYPE_CHECKING:
-    from etlib.chapters.masked_images import Parameters
+    from etlib.chapters.masked_images import Training
 
 
-def model_config(p: "Parameters") -> mi.MaskedImageConfig:
+def model_config(p: "Training") -> mi.MaskedImageConfig:
     """The model that the parameters of the chapter on masked images describe.
 
     An Energy Transformer's step costs what a Transformer's layer does when the perceptron is
@@ -64,7 +64,7 @@ def model_config(p: "Parameters") -> mi.MaskedImageConfig:
 
 
 def fit(
-    p: "Parameters", *, progress: bool = True, evaluate_every: int | None = None
+    p: "Training", *, progress: bool = True, evaluate_every: int | None = None
 ) -> tuple[mi.MaskedImageModel, list[Row]]:
     """Train the model of the parameters on their data; rows also hold `score` on the task.
 
@@ -132,6 +132,51 @@ def score(
         count += int(batch["valid"].sum())
         seen += len(patches)
     return total / count
+
+
+def held_out(p: "Training", n: int) -> dict[str, np.ndarray]:
+    """The first `n` held-out pictures, or all if they are fewer, as one evaluation batch."""
+    source = images.source(p.dataset, "val", unreadable=p.unreadable)
+    options = {"size": p.image_size, "batch": min(n, len(source))}
+    with images.evaluation_batches(source, **options) as batches:
+        return next(batches)
+
+
+class Steps(NamedTuple):
+    """What happens to pictures along the descent, before each step and after the last."""
+
+    energy: Float[Array, "T1 images"]
+    error: Float[Array, "T1 images"]  # `squared_error`, when decoded there
+
+
+@nnx.jit(static_argnames="n_steps")
+def along_steps(
+    model: mi.MaskedImageModel,
+    patches: Float[Array, "images N Z"],
+    occlusion: Int[Array, "images N"],
+    *,
+    n_steps: int,
+) -> Steps:
+    """Energy and error of each picture along `n_steps`, which may be more than were trained."""
+    _, trace = model.complete(patches, occlusion, n_steps=n_steps)
+
+    def error(x):
+        return mi.squared_error(model.decode(x[:, 1:]), patches, occlusion)
+
+    return Steps(trace.energy, jax.lax.map(error, trace.tokens))
+
+
+def product_flops(config: mi.MaskedImageConfig) -> int:
+    """Floating-point operations of the matrix products of one Energy Transformer completion.
+
+    A product of (a, b) with (b, c) counts 2abc. A training step costs three times as much.
+    """
+    b, N = config.block, config.n_patches + 1
+    D, HY, K = b.token_dim, b.n_heads * b.head_dim, b.n_memories
+    attention = 8 * N * D * HY + 6 * N**2 * HY  # in and out of the heads; between tokens
+    memories = 4 * N * K * D
+    affine = 4 * config.n_patches * config.patch_values * D
+    return b.n_steps * (attention + memories) + affine
 
 
 # --- fillings that learn nothing, as completions ------------------------------

@@ -74,6 +74,38 @@ def test_biharmonic_is_scikit_images():
     np.testing.assert_allclose(unpatchify(filled, 16, 16, 4)[0], expected, atol=1e-5)
 
 
+# --- along the descent ----------------------------------------------------------
+
+
+def test_steps_end_where_the_model_does():
+    model = mi.MaskedImageModel(CONFIG, rngs=nnx.Rngs(0))
+    patches, occlusion = jnp.asarray(patchify(images(3), 4)), completion.task(jnp.arange(3), CONFIG)
+    steps = completion.along_steps(model, patches, occlusion, n_steps=15)
+    assert steps.energy.shape == steps.error.shape == (16, 3)
+    for t in (0, 12):
+        completed = model(patches, occlusion, n_steps=t)
+        expected = mi.squared_error(completed, patches, occlusion)
+        np.testing.assert_allclose(steps.error[t], expected, rtol=1e-4)
+
+
+def test_product_flops_are_those_that_the_compiler_counts():
+    """XLA's own count of one step more, without its elementwise work, on a larger model."""
+    block = BlockConfig(token_dim=256, n_heads=4, head_dim=64, n_memories=512, n_steps=1)
+    config = mi.MaskedImageConfig(height=64, width=64, patch=8, n_masked=9, block=block)
+    model = mi.MaskedImageModel(config, rngs=nnx.Rngs(0))
+    patches, occlusion = jnp.zeros((1, 64, 192)), jnp.zeros((1, 64), int)
+    compiled = jax.jit(lambda m, *inputs: m(*inputs)).lower(model, patches, occlusion).compile()
+    counted = compiled.cost_analysis()["flops"]
+    assert 1 <= counted / completion.product_flops(config) < 1.05
+
+
+def test_held_out_is_the_first_pictures():
+    smoke = masked_images.PRESETS["smoke"]
+    few, all_ = completion.held_out(smoke, 5), completion.held_out(smoke, 100)
+    assert len(few["image"]) == 5 and len(all_["image"]) == 38 and all_["valid"].all()
+    np.testing.assert_array_equal(few["image"], all_["image"][:5])
+
+
 # --- the Transformer to compare with ------------------------------------------
 
 

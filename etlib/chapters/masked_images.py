@@ -1,4 +1,4 @@
-"""Parameters of chapter 3, masked images."""
+"""Parameters of chapter 3, masked images, and of any training for it."""
 
 from typing import Literal
 
@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from etlib.parameters import ChapterParameters
 
 
-class Parameters(ChapterParameters):
-    """What a reader may change; the defaults are the book's."""
+class Training(ChapterParameters):
+    """A model, its data and its training: what `etlib.completion.fit` takes."""
 
     dataset: str = Field("photos", description="photos, or imagefolder:PATH in ImageNet's layout")
     model: Literal["et", "transformer", "transformer-shared"] = Field(
@@ -67,6 +67,16 @@ class Parameters(ChapterParameters):
         return self
 
 
+class Parameters(Training):
+    """What a reader may change; the defaults are the book's."""
+
+    n_compare: int = Field(
+        100, ge=1, description="held-out pictures on which model and fillings are compared"
+    )
+    n_examples: int = Field(4, ge=1, description="completions shown")
+    n_more_steps: int = Field(40, ge=1, description="descent steps beyond those of training")
+
+
 PRESETS = {
     "smoke": Parameters(
         image_size=32,
@@ -80,6 +90,9 @@ PRESETS = {
         batch=16,
         train_steps=20,
         warmup_steps=5,
+        n_compare=10,
+        n_examples=2,
+        n_more_steps=6,
     ),
     "book": Parameters(),
     "paper": Parameters(
