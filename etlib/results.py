@@ -19,6 +19,8 @@ from etlib.provenance import Provenance
 
 FOLDER = ROOT / "book" / "results"
 
+VARYING = ("seed", "device")  # may differ between runs of one setting
+
 NOTHING = "No results are recorded yet."
 
 RULE = (
@@ -73,8 +75,7 @@ class Result(Provenance):
     @property
     def setting(self) -> str:
         """What runs share that differ only in seed and device: chapter, experiment, config."""
-        varying = ("seed", "device")
-        config = {k: v for k, v in self.config.items() if k not in varying}
+        config = {k: v for k, v in self.config.items() if k not in VARYING}
         return json.dumps([self.chapter, self.experiment, self.protocol, config], sort_keys=True)
 
 
@@ -138,48 +139,84 @@ def verdict(reference: Reference | None, mean: float, spread: float | None) -> s
 
 
 def markdown(results: Iterable[Result]) -> str:
-    """Return the book's table: a row for each metric of each setting, seeds together."""
+    """Return the tables of the book's results page, the runs of one setting in one row.
+
+    First every metric with a published counterpart, then whatever else was recorded.
+    """
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.setting, []).append(result)
     if not groups:
         return NOTHING
-    head = ("chapter", "experiment", "metric", "published", "ours", "protocol", "verdict", "commit")
-    rows = [head, ("---",) * len(head)]
-    for runs in groups.values():
-        rows += [_row(runs, metric) for metric in runs[0].metrics]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([*lines, "", RULE])
+    settings = list(groups.values())
+    compared = [_compared(runs, item) for runs in settings for item in runs[0].reference]
+    alone = [_alone(runs, settings) for runs in settings if not runs[0].reference]
+    parts = []
+    if compared:
+        head = ("chapter", "what", "metric", "published", "ours", "protocol", "verdict", "commit")
+        parts += [_table(head, compared), RULE]
+    if alone:
+        parts.append("Recorded, with no published number to stand beside:")
+        parts.append(_table(("chapter", "what", "ours", "protocol", "commit"), alone))
+    return "\n\n".join(parts)
 
 
-def _row(runs: list[Result], metric: str) -> tuple[str, ...]:
-    first = runs[0]
-    reference = next((r for r in first.reference if r.metric == metric), None)
-    values = [_mean(run.metrics[metric]) for run in runs if metric in run.metrics]
-    mean = fmean(values)
-    spread = stdev(values) if len(values) > 1 else None
-    ours = _number(mean)
-    if spread is not None:
-        ours += f" ± {spread:.2g} ({len(values)} seeds)"
-    elif isinstance(series := first.metrics[metric], list):
-        ours = summary(series)
-    published = "—"
-    if reference:
-        number = reference.text or _number(reference.value)
-        published = f"{number} ({reference.source}, {reference.confidence})"
-    commits = dict.fromkeys(
-        (run.commit or "unknown")[:7] + (" + modified" if run.dirty else "") for run in runs
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
     )
+
+
+def _compared(runs: list[Result], reference: Reference) -> tuple[str, ...]:
+    first = runs[0]
+    values = [_mean(run.metrics[reference.metric]) for run in runs]
+    spread = stdev(values) if len(values) > 1 else None
+    number = reference.text or ("—" if reference.value is None else _number(reference.value))
     return (
         first.chapter,
         first.title or first.experiment,
-        metric,
-        published,
-        ours,
+        reference.metric,
+        f"{number} ({reference.source}, {reference.confidence})",
+        _ours(runs, reference.metric),
         first.protocol or "—",
-        verdict(reference, mean, spread),
-        ", ".join(commits),
+        verdict(reference, fmean(values), spread),
+        _commits(runs),
     )
+
+
+def _alone(runs: list[Result], settings: list[list[Result]]) -> tuple[str, ...]:
+    """The numbers of a setting; series, which the chapter draws, only where there is no number.
+    The setting is told by what differs between the settings of its experiment."""
+    first = runs[0]
+    siblings = [s[0].config for s in settings if s[0].experiment == first.experiment]
+    told = [
+        f"{name} {value}"
+        for name, value in first.config.items()
+        if name not in VARYING and any(other.get(name) != value for other in siblings)
+    ]
+    numbers = [m for m, value in first.metrics.items() if not isinstance(value, list)]
+    shown = numbers or list(first.metrics)
+    return (
+        first.chapter,
+        ", ".join([first.title or first.experiment, *told]),
+        "; ".join(f"{metric} {_ours(runs, metric)}" for metric in shown),
+        first.protocol or "—",
+        _commits(runs),
+    )
+
+
+def _ours(runs: list[Result], metric: str) -> str:
+    """The mean over the runs, and how far they spread; of a single run its number or series."""
+    values = [_mean(run.metrics[metric]) for run in runs]
+    if len(values) == 1:
+        return summary(runs[0].metrics[metric])
+    return f"{_number(fmean(values))} ± {stdev(values):.2g} ({len(values)} seeds)"
+
+
+def _commits(runs: list[Result]) -> str:
+    names = [(run.commit or "unknown")[:7] + (" + modified" if run.dirty else "") for run in runs]
+    return ", ".join(dict.fromkeys(names))
 
 
 def summary(value: float | list[float]) -> str:

@@ -119,7 +119,21 @@ def test_markdown_takes_seeds_together(tmp_path):
 def test_markdown_without_a_published_number(tmp_path):
     write(tmp_path, "a.json", reference=[], dirty=True)
     table = results.markdown(results.load(folder=tmp_path))
-    assert "| — | 90.5 | held out | no published number | 0123456 + modified |" in table
+    assert "published |" not in table
+    row = "| accuracy 90.5 | held out | 0123456 + modified |"
+    assert row in table
+
+
+def test_markdown_tells_settings_apart_and_keeps_series_back(tmp_path):
+    for i, depth in enumerate([4, 12]):
+        metrics = {"accuracy": 90.0 + i, "curve": [1.0, 2.0]}
+        config = {"seed": 0, "depth": depth, "width": 3}
+        write(tmp_path, f"{i}.json", reference=[], config=config, metrics=metrics)
+    table = results.markdown(results.load(folder=tmp_path))
+    for depth, accuracy in [(4, 90), (12, 91)]:
+        assert f", depth {depth} | accuracy {accuracy} |" in table
+    assert "width" not in table
+    assert "curve" not in table
 
 
 @pytest.mark.parametrize(
