@@ -6,6 +6,8 @@ over all pixels for `nonlocal_diffuse`. Colours share one conductivity, that of 
 their differences.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -33,6 +35,7 @@ def conductivity(kind: str, size: Float[Array, "*b"], kappa: float) -> Float[Arr
     raise ValueError(f"no conductivity {kind!r}: heat, perona-malik or total-variation")
 
 
+@partial(jax.jit, static_argnames=("kind", "n_steps"))
 def diffuse(x: Image, kind: str, n_steps: int, kappa: float = 0.1, dt: float = 0.2) -> Image:
     """n_steps of x_i <- x_i + dt sum over the four neighbours of g(|x_j - x_i|) (x_j - x_i).
 
@@ -53,6 +56,7 @@ def diffuse(x: Image, kind: str, n_steps: int, kappa: float = 0.1, dt: float = 0
     return jax.lax.scan(step, x, length=n_steps)[0]
 
 
+@partial(jax.jit, static_argnames="radius")
 def neighbourhoods(x: Image, radius: int = 1) -> Float[Array, "N P"]:
     """The patch around each pixel as a vector, row by row: what tells pixels apart."""
     height, width, _ = x.shape
@@ -62,6 +66,7 @@ def neighbourhoods(x: Image, radius: int = 1) -> Float[Array, "N P"]:
     return jnp.stack(shifted, axis=-1).reshape(height * width, -1)
 
 
+@jax.jit
 def nonlocal_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array, "N N"]:
     """Rows of exp(-|p_i - p_j|^2 / kappa^2), normalised to one: non-local means (eq-nonlocal)."""
     square = jnp.sum(features**2, axis=-1)
@@ -69,6 +74,7 @@ def nonlocal_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array
     return jax.nn.softmax(-jnp.maximum(distance, 0) / kappa**2, axis=-1)
 
 
+@jax.jit
 def attention_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array, "N N"]:
     """Softmax of 2 p_i . p_j / kappa^2: dot-product attention with keys = queries = patches.
 
@@ -78,6 +84,7 @@ def attention_weights(features: Float[Array, "N P"], kappa: float) -> Float[Arra
     return jax.nn.softmax(2 * features @ features.T / kappa**2, axis=-1)
 
 
+@partial(jax.jit, static_argnames="n_steps")
 def nonlocal_diffuse(x: Image, A: Float[Array, "N N"], n_steps: int, dt: float = 1.0) -> Image:
     """n_steps of x <- x + dt (A x - x) for rows of A that sum to one: a layer without H."""
     tokens = x.reshape(-1, x.shape[-1])

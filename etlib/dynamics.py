@@ -9,6 +9,7 @@ says "derived", the formula is this book's algebra and chapter 7 shows it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -33,6 +34,7 @@ class Path(NamedTuple):
     growth: Float[Array, " L"]
 
 
+@partial(jax.jit, static_argnames="n_layers")
 def iterate(X: Float[Array, "N D"], A: Mixing, H: Features, n_layers: int) -> Path:
     """X <- X + A X H, with X scaled to norm one after every layer so that nothing overflows."""
 
@@ -107,7 +109,7 @@ def spectrum_of(name: str, dim: int, seed: int, largest: float = 1.0) -> Float[n
     """
     rng = np.random.default_rng(seed)
     Q, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
-    size = largest * np.linspace(0.2, 1.0, dim)
+    size = largest * np.linspace(0.4, 1.0, dim)
     if name == "plus":
         return Q * size @ Q.T
     if name == "minus":
@@ -137,6 +139,7 @@ def _norm(x: Array, axis) -> Array:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
 
 
+@jax.jit
 def high_low_ratio(X: Tokens) -> Float[Array, "*b"]:
     """HFC/LFC = |X - mean| / |mean|, the mean over tokens (after Wang et al., eq-frequency).
 
@@ -149,6 +152,7 @@ def high_low_ratio(X: Tokens) -> Float[Array, "*b"]:
     return jnp.where(low > 0, ratio, jnp.where(high > 0, jnp.inf, 0.0))
 
 
+@jax.jit
 def mean_cosine(X: Tokens) -> Float[Array, "*b"]:
     """The mean cosine between distinct tokens: 1 when all point the same way (eq-angle).
 
@@ -161,6 +165,7 @@ def mean_cosine(X: Tokens) -> Float[Array, "*b"]:
     return total / max(N * (N - 1), 1)
 
 
+@jax.jit
 def effective_rank(X: Tokens) -> Float[Array, "*b"]:
     """exp(entropy of the singular values over their sum) (Roy and Vetterli 2007).
 
@@ -186,6 +191,7 @@ class Sinkhorn(NamedTuple):
     residual: Float[Array, "*b"]
 
 
+@partial(jax.jit, static_argnames="n_iterations")
 def sinkhorn(
     S: Float[Array, "*b N N"],
     n_iterations: int = 50,
@@ -220,6 +226,7 @@ def sinkhorn_alternating(S: Float[Array, "*b N N"], n_steps: int) -> Float[Array
     return jnp.exp(S)
 
 
+@jax.jit
 def gram_scores(X: Float[Array, "*b N D"], V: Float[Array, "Y D"]) -> Float[Array, "*b N N"]:
     """S_ij = x_i^T V^T V x_j: symmetric and positive semi-definite."""
     projected = X @ V.T

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from etlib import dynamics, landscape
 from etlib.data import digits as dg
 from etlib.data.arrays import array_batches
-from etlib.spectral import Classifier, ClassifierConfig
+from etlib.spectral import Classifier, ClassifierConfig, Trajectory
 from etlib.training import TrainConfig, data_mesh, train
 
 # Chosen on the validation images among 0.004 and 0.008 (energy: 0.004 to 0.02), at depth 8 and
@@ -96,21 +96,22 @@ def accuracies(model: Classifier, data: dg.Digits) -> dict[str, float | list[flo
     return metrics
 
 
+@nnx.jit
+def trajectory(model: Classifier, images: Float[Array, "b s s"]) -> Trajectory:
+    """`Classifier.trajectory`, compiled."""
+    return model.trajectory(images)
+
+
 def smoothing(model: Classifier, images: Float[np.ndarray, "b s s"]) -> dict[str, list[float]]:
     """Measures of the tokens before the first and after every layer, averaged over images."""
 
-    @nnx.jit
-    def measured(model, images):
-        tokens = model.trajectory(images).tokens
-        measures = {
-            "high_low": dynamics.high_low_ratio,
-            "cosine": dynamics.mean_cosine,
-            "effective_rank": dynamics.effective_rank,
-        }
-        return {name: of(tokens).mean(axis=-1) for name, of in measures.items()}
-
-    values = measured(model, jnp.asarray(images))
-    return {name: np.asarray(value).tolist() for name, value in values.items()}
+    tokens = trajectory(model, jnp.asarray(images)).tokens
+    measures = {
+        "high_low": dynamics.high_low_ratio,
+        "cosine": dynamics.mean_cosine,
+        "effective_rank": dynamics.effective_rank,
+    }
+    return {name: np.mean(of(tokens), axis=-1).tolist() for name, of in measures.items()}
 
 
 def mode_spectra(model: Classifier, images: Float[np.ndarray, "b s s"]) -> dict[str, list[float]]:
@@ -119,7 +120,7 @@ def mode_spectra(model: Classifier, images: Float[np.ndarray, "b s s"]) -> dict[
 
     Only for models with an H.
     """
-    attention = np.asarray(model.trajectory(jnp.asarray(images)).attention, np.float64)
+    attention = np.asarray(trajectory(model, jnp.asarray(images)).attention, np.float64)
     spectra: dict[str, list[float]] = {n: [] for n in ("mode", "constant_wins", "H_min", "H_max")}
     for A, H in zip(attention, np.asarray(model.layers.H(), np.float64), strict=True):
         lambda_H = np.linalg.eigvals(H)

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from etlib import energy as en
 from etlib import vision
@@ -145,7 +145,7 @@ class SpectralLayers(nnx.Module):
     def __call__(self, x: Float[Array, "b N D"]) -> Float[Array, "b N D"]:
         return jax.lax.scan(lambda x, w: (layer(x, w)[0], None), x, self.weights())[0]
 
-    def one(self, x: Float[Array, "*b N D"], index: int) -> Float[Array, "*b N D"]:
+    def one(self, x: Float[Array, "*b N D"], index: int | Int[Array, ""]) -> Float[Array, "*b N D"]:
         """Layer number `index` alone."""
         return layer(x, tuple(part[index] for part in self.weights()))[0]
 
@@ -189,7 +189,7 @@ class EnergyLayers(nnx.Module):
     def __call__(self, x: Float[Array, "b N D"]) -> Float[Array, "b N D"]:
         return self.block(x)
 
-    def one(self, x: Float[Array, "*b N D"], index: int) -> Float[Array, "*b N D"]:
+    def one(self, x: Float[Array, "*b N D"], index: int | Int[Array, ""]) -> Float[Array, "*b N D"]:
         """One step; all are alike, whatever the `index`."""
         return descend(self.block, x, n_steps=1)[0]
 

@@ -21,7 +21,7 @@ class Parameters(ChapterParameters):
     diffusion_time: float = Field(4.0, gt=0, description="time that the local diffusions run")
     n_tokens: int = Field(36, ge=4, description="N, number of patches: a perfect square")
     token_dim: int = Field(16, ge=2, description="D, dimension of the photograph's tokens")
-    n_layers: int = Field(1000, ge=1, description="layers of the linear iteration")
+    n_layers: int = Field(5000, ge=1, description="layers of the linear iteration")
     sinkhorn_iterations: int = Field(60, ge=1, description="iterations of symmetric Sinkhorn")
     alpha: float = Field(0.5, gt=0, lt=1, description="weight of the tokens against A X W")
     n_flow: int = Field(200, ge=2, description="steps of the gradient flows")
@@ -60,7 +60,7 @@ PRESETS = {
         picture_size=24,
         n_tokens=9,
         token_dim=6,
-        n_layers=100,
+        n_layers=200,
         n_flow=40,
         graph_nodes=16,
         depth=2,
@@ -69,6 +69,6 @@ PRESETS = {
     ),
     "book": Parameters(),
     "paper": Parameters(
-        picture_size=64, n_tokens=144, token_dim=64, n_layers=4000, graph_nodes=200, depth=12
+        picture_size=64, n_tokens=144, token_dim=64, n_layers=20000, graph_nodes=200, depth=12
     ),
 }
