@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Image = Float[Array, "height width C"]
+Number = float | Float[Array, ""]
 
 
-def conductivity(kind: str, size: Float[Array, "*b"], kappa: float) -> Float[Array, "*b"]:
+def conductivity(kind: str, size: Float[Array, "*b"], kappa: Number) -> Float[Array, "*b"]:
     """g as a function of the size s of a difference (eq-conductivity).
 
     heat            1
@@ -36,7 +37,7 @@ def conductivity(kind: str, size: Float[Array, "*b"], kappa: float) -> Float[Arr
 
 
 @partial(jax.jit, static_argnames=("kind", "n_steps"))
-def diffuse(x: Image, kind: str, n_steps: int, kappa: float = 0.1, dt: float = 0.2) -> Image:
+def diffuse(x: Image, kind: str, n_steps: int, kappa: Number = 0.1, dt: Number = 0.2) -> Image:
     """n_steps of x_i <- x_i + dt sum over the four neighbours of g(|x_j - x_i|) (x_j - x_i).
 
     Nothing flows over the border, and what leaves a pixel enters its neighbour: the mean stays.
@@ -67,7 +68,7 @@ def neighbourhoods(x: Image, radius: int = 1) -> Float[Array, "N P"]:
 
 
 @jax.jit
-def nonlocal_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array, "N N"]:
+def nonlocal_weights(features: Float[Array, "N P"], kappa: Number) -> Float[Array, "N N"]:
     """Rows of exp(-|p_i - p_j|^2 / kappa^2), normalised to one: non-local means (eq-nonlocal)."""
     square = jnp.sum(features**2, axis=-1)
     distance = square[:, None] + square[None] - 2 * features @ features.T
@@ -75,7 +76,7 @@ def nonlocal_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array
 
 
 @jax.jit
-def attention_weights(features: Float[Array, "N P"], kappa: float) -> Float[Array, "N N"]:
+def attention_weights(features: Float[Array, "N P"], kappa: Number) -> Float[Array, "N N"]:
     """Softmax of 2 p_i . p_j / kappa^2: dot-product attention with keys = queries = patches.
 
     The same as `nonlocal_weights` but for the factor exp(-|p_j|^2 / kappa^2) of each key, so
@@ -85,7 +86,7 @@ def attention_weights(features: Float[Array, "N P"], kappa: float) -> Float[Arra
 
 
 @partial(jax.jit, static_argnames="n_steps")
-def nonlocal_diffuse(x: Image, A: Float[Array, "N N"], n_steps: int, dt: float = 1.0) -> Image:
+def nonlocal_diffuse(x: Image, A: Float[Array, "N N"], n_steps: int, dt: Number = 1.0) -> Image:
     """n_steps of x <- x + dt (A x - x) for rows of A that sum to one: a layer without H."""
     tokens = x.reshape(-1, x.shape[-1])
 
