@@ -46,6 +46,8 @@ CHAPTERS: dict[str, Chapter] = {
     chapter.name: chapter
     for chapter in [
         Chapter("energy", "01-energy.ipynb", "etlib.chapters.energy"),
+        Chapter("masked-images", "03-masked-images.ipynb", "etlib.chapters.masked_images"),
+        Chapter("memories", "04-memories.ipynb", "etlib.chapters.memories"),
         Chapter("oversmoothing", "07-oversmoothing.ipynb", "etlib.chapters.oversmoothing"),
     ]
 }

@@ -33,8 +33,8 @@ class Training(ChapterParameters):
     compute: Literal["float32", "bfloat16"] = Field("float32", description="type of the products")
     remat: Literal["none", "cheap", "all"] = Field("none", description="recomputed, not stored")
 
-    batch: int = Field(64, ge=1, description="images in a batch, over all devices")
-    train_steps: int = Field(350, ge=1, description="optimiser steps")
+    batch: int = Field(32, ge=1, description="images in a batch, over all devices")
+    train_steps: int = Field(700, ge=1, description="optimiser steps")
     warmup_steps: int = Field(50, ge=0, description="steps of linear warm-up")
     peak_lr: float = Field(2e-3, gt=0, description="learning rate after the warm-up")
     weight_decay: float = Field(0.05, ge=0, description="AdamW's decay")

@@ -32,8 +32,7 @@ class Parameters(masked_images.Training):
         (0.25, 1.0, 4.0), min_length=1, description="inverse temperatures, times 1/sqrt(Y)"
     )
 
-    train_steps: int = Field(400, ge=1, description="optimiser steps")
-    batch: int = Field(16, ge=1, description="images in a batch, over all devices")
+    train_steps: int = Field(200, ge=1, description="optimiser steps")
     n_memories: int = Field(256, ge=1, description="K, rows of the memory matrix")
 
 
