@@ -87,8 +87,10 @@ def fetch(folder: str | Path | None = None, url: str = URL, blob: str = BLOB) ->
 
     pooch.get_logger().setLevel("WARNING")
     folder = Path(folder).expanduser() if folder else Path(pooch.os_cache("etlib"))
+    path = folder / "plaindict_ckpt.npz"
+    was_there = path.exists()
     try:
-        path = Path(pooch.retrieve(url, known_hash=None, fname="plaindict_ckpt.npz", path=folder))
+        pooch.retrieve(url, known_hash=None, fname=path.name, path=folder)
     except Exception as error:  # what a download raises depends on how far it came
         raise DataError(
             f"{url} could not be downloaded ({type(error).__name__}); download it yourself and "
@@ -96,8 +98,10 @@ def fetch(folder: str | Path | None = None, url: str = URL, blob: str = BLOB) ->
         ) from error
     found = git_blob_id(path)
     if found != blob:
-        path.unlink()
-        raise DataError(f"{url} gave git blob {found}, not {blob}: another file than the published")
+        if not was_there:  # a file of the user's own is theirs to remove
+            path.unlink()
+        origin = path if was_there else url
+        raise DataError(f"{origin} is git blob {found}, not {blob}: not the published file")
     return path
 
 

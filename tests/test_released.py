@@ -210,9 +210,17 @@ def test_download_once_and_check(tmp_path, address):
 
 
 def test_another_file_than_the_published_is_not_kept(tmp_path, address):
-    with pytest.raises(DataError, match=f"gave git blob [0-9a-f]{{40}}, not {released.BLOB}"):
+    with pytest.raises(DataError, match=f"is git blob [0-9a-f]{{40}}, not {released.BLOB}"):
         released.fetch(tmp_path / "cache", address)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_file_that_was_there_is_refused_but_stays(tmp_path, address):
+    own = tmp_path / "plaindict_ckpt.npz"
+    own.write_text("mine")
+    with pytest.raises(DataError, match="not the published file"):
+        released.fetch(tmp_path, address)
+    assert own.read_text() == "mine"
 
 
 def test_no_download(tmp_path, address):
