@@ -8,6 +8,7 @@ That works the same under ``etlib run``, under bare papermill and in a notebook 
 import ast
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,7 +86,7 @@ def record(
         Result,
         {
             **run.model_dump(exclude={"status", "parameters", "overrides", "error"}),
-            "config": run.parameters,
+            "config": {name: _portable(value) for name, value in run.parameters.items()},
             "experiment": experiment,
             "title": title,
             "metrics": {name: np.asarray(value).tolist() for name, value in metrics.items()},
@@ -218,6 +219,14 @@ def _save() -> None:
     """Tell ``etlib run`` what only the kernel knows."""
     if _run is not None and RUN_DIR in os.environ:
         _run.save(Path(os.environ[RUN_DIR]))
+
+
+def _portable(value: Any) -> Any:
+    """Return a parameter as a published record may hold it: a path is its last name only."""
+    if not isinstance(value, str) or not re.search(r"(^|:)[/~]", value):
+        return value
+    kind, colon, path = value.rpartition(":")
+    return f"{kind}{colon}{Path(path).name}"
 
 
 def _listed(value: dict | list[dict] | None) -> list[dict]:

@@ -172,6 +172,23 @@ def test_recorded_result_is_valid_and_complete(configured, tmp_path):
     assert result.ended >= result.started
 
 
+@pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        ("/home/someone/images", "images"),
+        ("~/images/", "images"),
+        ("imagefolder:/data/sample", "imagefolder:sample"),
+        ("photos", "photos"),
+        ("runs/mine", "runs/mine"),
+    ],
+)
+def test_recorded_result_holds_no_folder_of_the_machine(configured, tmp_path, given, recorded):
+    runs.configure("toy", {"preset": "smoke", "folder": given})
+    runs.record("toy", {"loss": 0.5})
+    (path,) = tmp_path.glob("runs/toy-*/result-toy.json")
+    assert results.read(path).config["folder"] == recorded
+
+
 def test_by_hand_a_repeated_record_opens_a_new_folder(configured, tmp_path):
     first, second = (runs.record("toy", {"loss": 1}) for _ in range(2))
     assert first != second
