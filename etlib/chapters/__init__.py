@@ -49,6 +49,9 @@ CHAPTERS: dict[str, Chapter] = {
         Chapter("masked-images", "03-masked-images.ipynb", "etlib.chapters.masked_images"),
         Chapter("memories", "04-memories.ipynb", "etlib.chapters.memories"),
         Chapter("oversmoothing", "07-oversmoothing.ipynb", "etlib.chapters.oversmoothing"),
+        Chapter(
+            "conservation-laws", "08-conservation-laws.ipynb", "etlib.chapters.conservation_laws"
+        ),
     ]
 }
 
