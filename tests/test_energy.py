@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hamux import HAM, NeuronLayer
+from hamux.lagrangians import lagr_layernorm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -287,6 +289,40 @@ def test_wrong_shapes_are_named():
 
 
 # --- independent programs ---------------------------------------------------
+
+
+def test_hamux_gives_the_layer_norm_side_and_the_gradient():
+    """The authors' HAMUX: one neuron layer a token, since its layer-norm Lagrangian counts delta
+    once for every row of an array. It keeps the leak, so its gradient by g is x plus ours."""
+    rng = np.random.default_rng(12)
+    x, delta, gamma = rng.normal(size=(5, 6)), jnp.asarray(rng.normal(size=6)), 1.3
+    p = jnp_problem(12)
+    rest = (p["Wk"], p["Wq"], p["Xi"], p["beta"])
+    names = tuple(f"token {A}" for A in range(5))
+    layer = NeuronLayer(partial(lagr_layernorm, gamma=gamma, delta=delta), (6,))
+    ham = HAM(
+        neurons=dict.fromkeys(names, layer),
+        hypersynapses={"energy": lambda *tokens: en.energy(jnp.stack(tokens), *rest)},
+        connections=[(names, "energy")],
+    )
+    states = dict(zip(names, jnp.asarray(x), strict=True))
+    activations = ham.activations(states)
+    g = en.layer_norm(jnp.asarray(x), gamma, delta)
+    np.testing.assert_allclose(jnp.stack([activations[n] for n in names]), g, rtol=1e-12)
+
+    for name, token in states.items():
+        ours = en.lagrangian(token, gamma, delta)
+        assert ours == pytest.approx(float(layer.lagrangian(token)), rel=1e-13)
+        theirs = layer.energy(activations[name], token)
+        # The difference of two large terms: both round them.
+        assert en.neuron_energy(token, gamma, delta) == pytest.approx(float(theirs), abs=1e-13)
+
+    energy, gradient = ham.dEdact(activations, states, return_energy=True)
+    whole = en.energy(g, *rest) + en.neuron_energy(jnp.asarray(x), gamma, delta).sum()
+    assert whole == pytest.approx(float(energy), rel=1e-12)
+    leaky = jnp.stack([gradient[n] for n in names])
+    np.testing.assert_allclose(leaky - x, en.energy_gradient(g, *rest), atol=1e-12)
+
 
 RELEASED = Path(__file__).parents[2] / "shared" / "oracles" / "released_image_block.npz"
 
