@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Complex, Float
+from jaxtyping import Array, Bool, Float
 
 Tokens = Float[Array | np.ndarray, "*b N D"]
 Mixing = Float[Array | np.ndarray, "N N"]
@@ -49,16 +49,6 @@ def iterate(X: Float[Array, "N D"], A: Mixing, H: Features, n_layers: int) -> Pa
     return Path(jnp.concatenate([X[None], directions]), growth)
 
 
-def mode_factors(A: Mixing, H: Features) -> Complex[np.ndarray, "N D"]:
-    """1 + lambda_A lambda_H for every pair of eigenvalues (eq-modes; derived).
-
-    vec(X + A X H) = (I + H^T kron A) vec X, and a Kronecker product's eigenvalues are the
-    products: each mode u w^T with A u = lambda_A u and w^T H = lambda_H w^T keeps its
-    direction and multiplies by its factor.
-    """
-    return 1 + np.outer(np.linalg.eigvals(A), np.linalg.eigvals(H)).astype(complex)
-
-
 class Dominating(NamedTuple):
     """The modes that win in the long run, and the real plane that they span."""
 
@@ -70,7 +60,11 @@ class Dominating(NamedTuple):
 
 
 def dominating(A: Mixing, H: Features, tie: float = 1e-9) -> Dominating:
-    """The pairs of eigenvalues with the largest |1 + lambda_A lambda_H| (eq-dominating).
+    """The pairs of eigenvalues with the largest |1 + lambda_A lambda_H| (eq-dominating; derived).
+
+    vec(X + A X H) = (I + H^T kron A) vec X, and a Kronecker product's eigenvalues are the
+    products: each mode u w^T with A u = lambda_A u and w^T H = lambda_H w^T keeps its
+    direction and multiplies by its factor (eq-modes).
 
     A real A and H leave X in the plane spanned by the real and imaginary parts of the winning
     modes: one line for a real winner, a plane in which X rotates for a complex one.

@@ -125,8 +125,15 @@ def test_laws_are_gradients_of_their_generators_and_rotations_are_not():
     """grad Q = 2 v for quadratic laws; the rotation's Jacobian is antisymmetric."""
     params, _, _ = example(3)
     found = moved_and_generators(params, directions(3), 0.1)
-    laws = {"mean channel": co.mean_channel, "token scale": co.token_scale}
-    for name, law in (laws | {"step scale": co.step_scale}).items():
+    memories = co.generator(lambda s: co.scale_memories(params, jnp.exp(s)))
+    found["memory scale"] = (None, memories)
+    laws = {
+        "mean channel": co.mean_channel,
+        "token scale": co.token_scale,
+        "step scale": co.step_scale,
+        "memory scale": co.memory_scale,
+    }
+    for name, law in laws.items():
         generator = found[name][1]
         by_law = jax.grad(law)(params)
         for name in params:

@@ -40,15 +40,15 @@ def attention(seed, N=6):
 
 @given(seed=seeds, name=st.sampled_from(["plus", "minus", "mixed", "complex", "plain"]))
 @some
-def test_factors_are_the_eigenvalues_of_the_whole_layer(seed, name):
+def test_dominating_factors_are_the_largest_eigenvalues_of_the_whole_layer(seed, name):
     A, H = attention(seed), dy.spectrum_of(name, 4, seed)
-    whole = np.eye(24) + np.kron(H.T, A)
-    factors = dy.mode_factors(A, H).ravel()
-    # Every eigenvalue has its own factor: match greedily, nearest first.
-    left = list(np.linalg.eigvals(whole))
-    for factor in factors:
-        nearest = min(range(len(left)), key=lambda k: abs(left[k] - factor))
-        assert abs(left.pop(nearest) - factor) < 1e-7
+    whole = np.linalg.eigvals(np.eye(24) + np.kron(H.T, A))
+    found = dy.dominating(A, H)
+    assert np.abs(whole - found.factor).min() < 1e-7
+    assert np.abs(found.factor) == pytest.approx(np.abs(whole).max(), abs=1e-7)
+    assert found.factor == pytest.approx(1 + found.lambda_A * found.lambda_H)
+    below = np.abs(whole)[np.abs(whole) < np.abs(whole).max() - 1e-6]
+    assert found.runner_up == pytest.approx(below.max(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["plus", "minus", "mixed", "complex"])
