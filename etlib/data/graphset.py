@@ -4,8 +4,8 @@ One rule for edges, applied once (`graph`): a graph is simple and undirected. Ea
 listed in both directions, sorted, once; self-loops are dropped.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -62,7 +62,8 @@ def graph(
 class GraphSet:
     """Graphs of one task.
 
-    features: what the columns of `x` are. labels: where the classes come from.
+    features: what the columns of `x` are. labels: where the classes come from. sources: what
+    each graph was made from, where that says more than the graph, such as a SMILES.
     """
 
     name: str
@@ -70,6 +71,7 @@ class GraphSet:
     class_names: tuple[str, ...]
     features: str
     labels: str
+    sources: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.graphs)
@@ -90,6 +92,28 @@ class GraphSet:
     @property
     def y(self) -> Int[np.ndarray, " graphs"]:
         return np.array([g.y for g in self.graphs], np.int32)
+
+
+def fill_features(
+    data: GraphSet,
+    train: Int[np.ndarray, " train"],
+    kind: Literal["degree", "constant"] = "degree",
+) -> GraphSet:
+    """The same set with node features, where it has none; a set that has some is unchanged.
+
+    constant: a column of ones. degree: one-hot degree, as wide as the largest degree among the
+    graphs `train`; of the other graphs larger degrees count as that one.
+    """
+    if data.n_features > 0:
+        return data
+    if kind == "constant":
+        largest, features = 0, "a constant 1"
+    else:
+        largest = max(int(data.graphs[i].degrees.max(initial=0)) for i in train)
+        features = f"one-hot degree, 0 to {largest} or more"
+    rows = np.eye(largest + 1, dtype=np.float32)
+    filled = tuple(g._replace(x=rows[np.minimum(g.degrees, largest)]) for g in data.graphs)
+    return replace(data, graphs=filled, features=f"{data.features}; instead: {features}")
 
 
 class Statistics(NamedTuple):

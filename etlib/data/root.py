@@ -21,11 +21,16 @@ def data_root() -> Path:
     """
     named = os.environ.get(VARIABLE)
     if not named:
-        return Path(pooch.os_cache("etlib")) / "data"
+        return default_root()
     root = Path(named).expanduser().absolute()
     if not root.is_dir():
         raise DataError(f"{VARIABLE} is {named}, which is no folder")
     return root
+
+
+def default_root() -> Path:
+    """`data` in the user's cache of etlib, where downloads go whatever ETLIB_DATA says."""
+    return Path(pooch.os_cache("etlib")) / "data"
 
 
 def cache(*parts: str) -> Path:
