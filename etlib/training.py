@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +39,9 @@ class TrainConfig:
     """The optimiser; defaults are the released image configuration, but for the length.
 
     weight_decay acts on arrays of two or more axes, so not on biases and norms, unless
-    `decay_all`, as the released code does it. `accumulate` splits each batch into that many
-    parts, one after the other, for the gradient of the whole.
+    `decay_all`, as the released code does it. `centralize` takes from the gradient of such an
+    array its mean over all axes but the first (Yong et al. 2020). `accumulate` splits each batch
+    into that many parts, one after the other, for the gradient of the whole.
 
     Raises UserError for a value that no training can use.
     """
@@ -54,6 +55,7 @@ class TrainConfig:
     b2: float = 0.99
     weight_decay: float = 0.05
     decay_all: bool = False
+    centralize: bool = False
     clip_norm: float | None = 1.0
     accumulate: int = 1
     seed: int = 0
@@ -91,11 +93,16 @@ def learning_rate(config: TrainConfig) -> optax.Schedule:
 
 
 def optimiser(config: TrainConfig) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW on `learning_rate`."""
+    """Clipping by the global norm and centralisation, each if asked for, then AdamW."""
 
     def decayed(params):
         return jax.tree.map(lambda p: config.decay_all or p.ndim >= 2, params)
 
+    steps = []
+    if config.clip_norm is not None:
+        steps.append(optax.clip_by_global_norm(config.clip_norm))
+    if config.centralize:
+        steps.append(optax.centralize())
     adamw = optax.adamw(
         learning_rate(config),
         b1=config.b1,
@@ -103,9 +110,7 @@ def optimiser(config: TrainConfig) -> optax.GradientTransformation:
         weight_decay=config.weight_decay,
         mask=decayed,
     )
-    if config.clip_norm is None:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+    return optax.chain(*steps, adamw) if steps else adamw
 
 
 class TrainState(NamedTuple):
@@ -129,40 +134,50 @@ def initial_state(params: PyTree, config: TrainConfig) -> TrainState:
 
 
 def make_step(model: nnx.Module, loss: Loss, config: TrainConfig):
-    """The compiled step (state, batch) -> (state, metrics); the old state is given up."""
+    """The compiled step (state, batch) -> (state, metrics); the old state is given up.
+
+    Models of one structure share what is compiled, if loss and configuration are the same.
+    """
     graph, _, rest = nnx.split(model, nnx.Param, ...)
+    step = _compiled_step(graph, loss, config)
+    return lambda state, batch: step(state, rest, batch)
+
+
+@lru_cache(maxsize=4)
+def _compiled_step(graph: nnx.GraphDef, loss: Loss, config: TrainConfig):
+    """The step (state, rest, batch) -> (state, metrics), with what is not trained as `rest`."""
     update = optimiser(config).update
     schedule = learning_rate(config)
 
-    def gradients(params, batch, key):
+    def gradients(params, rest, batch, key):
         def of(params):
             return loss(nnx.merge(graph, params, rest), batch, key)
 
         (value, metrics), gradient = jax.value_and_grad(of, has_aux=True)(params)
         return gradient, {"loss": value, **metrics}
 
-    def accumulated(params, batch, key):
+    def accumulated(params, rest, batch, key):
         """The mean over the parts of the batch, for parts of equal size."""
         parts = jax.tree.map(
             lambda a: a.reshape(-1, config.accumulate, *a.shape[1:]).swapaxes(0, 1), batch
         )
-        first = jax.eval_shape(gradients, params, jax.tree.map(lambda a: a[0], parts), key)
+        first = jax.eval_shape(gradients, params, rest, jax.tree.map(lambda a: a[0], parts), key)
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), first)
 
         def add(total, part_and_index):
             part, i = part_and_index
             return jax.tree.map(
-                jnp.add, total, gradients(params, part, jax.random.fold_in(key, i))
+                jnp.add, total, gradients(params, rest, part, jax.random.fold_in(key, i))
             ), None
 
         total, _ = jax.lax.scan(add, zero, (parts, jnp.arange(config.accumulate)))
         return jax.tree.map(lambda a: a / config.accumulate, total)
 
     @partial(jax.jit, donate_argnums=0)
-    def step(state: TrainState, batch: Batch):
+    def step(state: TrainState, rest: PyTree, batch: Batch):
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         compute = gradients if config.accumulate == 1 else accumulated
-        gradient, metrics = compute(state.params, batch, key)
+        gradient, metrics = compute(state.params, rest, batch, key)
         finite = [jnp.isfinite(a).all() for a in [metrics["loss"], *jax.tree.leaves(gradient)]]
         broken = jnp.where(state.broken.any(), state.broken, ~jnp.stack(finite))
         change, moments = update(gradient, state.moments, state.params)

@@ -119,6 +119,35 @@ def test_clipping_can_be_off():
 # --- the loop ---------------------------------------------------------------
 
 
+def test_centralisation_leaves_no_mean_and_spares_vectors():
+    gradient = {"matrix": jnp.arange(6.0).reshape(2, 3) ** 2, "vector": jnp.array([1.0, 2.0])}
+    tx = optimiser(TrainConfig(n_steps=5, b1=0.0, centralize=True, clip_norm=None))
+    adam = tx.update(gradient, tx.init(gradient), gradient)[1]
+    moment = optax.tree.get(adam, "mu")  # with b1 = 0, the gradient that Adam sees
+    matrix = np.arange(6.0).reshape(2, 3) ** 2
+    np.testing.assert_allclose(moment["matrix"], matrix - matrix.mean(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(moment["vector"], [1.0, 2.0])
+
+
+def test_models_of_one_structure_share_what_is_compiled():
+    traced = []
+
+    def counted(model, batch, key):
+        traced.append(1)
+        return loss(model, batch, key)
+
+    first, second = Net(), Net()
+    second.first.kernel[...] += 1.0
+    for model in (first, second, Net(width=4)):
+        train(model, counted, data(), TrainConfig(n_steps=2), **QUIET)
+        if model is first:
+            once = len(traced)
+        if model is second:
+            assert len(traced) == once
+    assert len(traced) == 2 * once  # another structure is compiled anew
+    assert not np.array_equal(first.first.kernel[...], second.first.kernel[...])
+
+
 def test_it_learns_and_logs(tmp_path):
     model = Net()
     rows = train(
