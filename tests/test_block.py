@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.core import jaxprs_in_params
 
 from etlib import energy as en
 from etlib.block import BlockConfig, ETBlock, descend
@@ -122,6 +123,32 @@ def test_rematerialisation_changes_no_gradient(remat):
     plain = nnx.grad(lambda b: loss(b, "none"))(block)
     recomputed = nnx.grad(lambda b: loss(b, remat))(block)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), plain, recomputed)
+
+
+def test_bfloat16_training_multiplies_bfloat16_only():
+    mixed = small(compute_dtype="bfloat16")
+    graph, params = nnx.split(mixed)
+    x = tokens(shape=(2, 6, 12))
+
+    def loss(params, x):
+        return jnp.sum(jnp.sin(nnx.merge(graph, params)(x)))
+
+    def products(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                yield {str(v.aval.dtype) for v in equation.invars}
+            for inner in jaxprs_in_params(equation.params):
+                yield from products(inner)
+
+    found = list(products(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(params, x).jaxpr))
+    assert len(found) > 10 and all(types == {"bfloat16"} for types in found)
+
+    ours = jax.grad(loss)(params, x)
+    exact = jax.grad(lambda p, x: jnp.sum(jnp.sin(nnx.merge(nnx.split(small())[0], p)(x))))(
+        params, x
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(a, b, atol=0.03 * np.abs(b).max())
 
 
 def test_bfloat16_products_with_float32_tokens_and_energies():
