@@ -33,6 +33,7 @@ class BlockConfig:
     n_steps: int = 12
     alpha: float = 0.1
     beta: float | None = None  # 1/sqrt(head_dim)
+    learn_beta: bool = False  # one per head, starting at beta
     self_attention: bool = False
     activation: en.Activation = en.RELU
     eps: float = en.EPS
@@ -57,8 +58,9 @@ class Trace(NamedTuple):
 class ETBlock(nnx.Module):
     """One block: a layer norm and the two energies over its output.
 
-    Parameters: ``Wk``, ``Wq`` (H, Y, D), ``Xi`` (K, D), ``gamma`` (), ``delta`` (D,). There is
-    no value matrix and no bias in either energy. `block(x)` descends for ``config.n_steps``.
+    Parameters: ``Wk``, ``Wq`` (H, Y, D), ``Xi`` (K, D), ``gamma`` (), ``delta`` (D,), and
+    ``beta`` (H,) where it is learned. There is no value matrix and no bias in either energy.
+    `block(x)` descends for ``config.n_steps``.
     """
 
     def __init__(self, config: BlockConfig, *, rngs: nnx.Rngs):
@@ -70,6 +72,13 @@ class ETBlock(nnx.Module):
         self.Xi = nnx.Param(config.memory_std * jax.random.normal(rngs.params(), memories))
         self.gamma = nnx.Param(jnp.ones(()))
         self.delta = nnx.Param(jnp.zeros(config.token_dim))
+        if config.learn_beta:
+            self.beta = nnx.Param(en.per_head(config.beta, self.Wk[...]))
+
+    @property
+    def inverse_temperature(self) -> en.Beta:
+        """beta: as learned, or the configuration's."""
+        return self.beta[...] if self.config.learn_beta else self.config.beta
 
     def norm(self, x: Float[Array, "*b D"]) -> Float[Array, "*b D"]:
         """g, the normalised tokens."""
@@ -87,15 +96,18 @@ class ETBlock(nnx.Module):
         `energy.attention_energy`."""
         c = self.config
         g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
-        attention = en.attention_energy(g, Wk, Wq, c.beta, self_attention=c.self_attention, **pairs)
+        attention = en.attention_energy(
+            g, Wk, Wq, self.inverse_temperature, self_attention=c.self_attention, **pairs
+        )
         return attention, en.hopfield_energy(g, Xi, c.activation, valid=pairs.get("valid"))
 
     def gradient(self, g: Float[Array, "*b N D"], **pairs) -> Float[Array, "*b N D"]:
         """dE/dg at the normalised tokens g in closed form; options as in `energies`."""
         c = self.config
         g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
+        beta = self.inverse_temperature
         return en.energy_gradient(
-            g, Wk, Wq, Xi, c.beta, c.activation, self_attention=c.self_attention, **pairs
+            g, Wk, Wq, Xi, beta, c.activation, self_attention=c.self_attention, **pairs
         )
 
     def __call__(self, x: Float[Array, "*b N D"], **options) -> Float[Array, "*b N D"]:
