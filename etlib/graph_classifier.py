@@ -50,6 +50,7 @@ class GraphConfig:
     """The classifier; the defaults are those of the released notebooks for TU sets.
 
     n_edge_features: 1 where the graphs have none: the adjacency matrix is then used.
+    k:               eigenvectors of the Laplacian in the encoding; 0 for no encoding.
     kernel:          of the convolution: 3, or 1 for no dependence on the order of the nodes.
     noise_std:       of the noise of each step in training (equation 27); never in prediction.
 
@@ -90,7 +91,9 @@ class GraphClassifier(nnx.Module):
         self.config = config
         D, H = config.block.token_dim, config.block.n_heads
         self.node = nnx.Linear(config.n_features, D, rngs=rngs)
-        self.position = nnx.Linear(config.k, D, rngs=rngs)
+        # Without encodings the layer is its bias, and Flax's default cannot draw no numbers.
+        drawn = {} if config.k else {"kernel_init": nnx.initializers.zeros_init()}
+        self.position = nnx.Linear(config.k, D, rngs=rngs, **drawn)
         self.pair = nnx.Linear(config.n_edge_features, H, rngs=rngs)
         self.CLS = nnx.Param(config.cls_std * jax.random.normal(rngs.params(), D))
         self.conv = nnx.Param(
@@ -127,8 +130,8 @@ class GraphClassifier(nnx.Module):
         """What attention is told of the graphs: the options of `energy.attention_energy`."""
         return {
             "weights": self.weighted_adjacency(x, graphs),
-            "mask": graphs.edges,
-            "valid": graphs.valid,
+            "mask": jnp.asarray(graphs.edges),
+            "valid": jnp.asarray(graphs.valid),
         }
 
     def __call__(
@@ -167,9 +170,7 @@ def classification_loss(model: GraphClassifier, batch: Batch, key: Key[Array, ""
     logits = jnp.concatenate([model(b, key=k) for b, k in zip(batch, keys, strict=True)])
     y = jnp.concatenate([b.y for b in batch])
     counted = y >= 0
-    wanted = optax.smooth_labels(
-        jax.nn.one_hot(y, logits.shape[-1]), model.config.label_smoothing
-    )
+    wanted = optax.smooth_labels(jax.nn.one_hot(y, logits.shape[-1]), model.config.label_smoothing)
     losses = optax.softmax_cross_entropy(logits, wanted)
     right = logits.argmax(axis=-1) == y
 

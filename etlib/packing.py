@@ -69,9 +69,7 @@ class Bucket(NamedTuple):
 Batch = tuple[Bucket, ...]
 
 
-def bucket(
-    encoded: Sequence[Encoded], chosen: Int[np.ndarray, " b"], n_tokens: int
-) -> Bucket:
+def bucket(encoded: Sequence[Encoded], chosen: Int[np.ndarray, " b"], n_tokens: int) -> Bucket:
     """The chosen graphs (-1: none) padded to `n_tokens` tokens."""
     first = encoded[0]
     b, n_edge_features = len(chosen), _edge_features(first.graph).shape[1]
@@ -117,9 +115,7 @@ class Layout(NamedTuple):
         return self.table.shape[1]
 
 
-def layout(
-    sizes: Sequence[int], batch: int = 64, multiple: int = 1, n_buckets: int = 3
-) -> Layout:
+def layout(sizes: Sequence[int], batch: int = 64, multiple: int = 1, n_buckets: int = 3) -> Layout:
     """The layout of graphs with these numbers of tokens, in batches of `batch` at most.
 
     The batches of an epoch are of equal size, to one graph. multiple: the number of devices;

@@ -87,7 +87,7 @@ class ReleasedGraphClassifier(GraphClassifier):
         return ReleasedBlock(config, rngs=rngs)
 
     def pairs(self, x: Float[Array, "b N D"], graphs: Bucket) -> dict[str, Array]:
-        return {"weights": self.weighted_adjacency(x, graphs), "valid": graphs.valid}
+        return {"weights": self.weighted_adjacency(x, graphs), "valid": jnp.asarray(graphs.valid)}
 
     def flipped(self, graphs: Bucket, key: Key[Array, ""]) -> Bucket:
         signs = jax.random.rademacher(key, graphs.encoding.shape, graphs.encoding.dtype)
