@@ -19,7 +19,7 @@ from etlib.provenance import Provenance
 
 FOLDER = ROOT / "book" / "results"
 
-VARYING = ("seed", "device")  # may differ between runs of one setting
+VARYING = ("seed", "device", "first_fold")  # may differ between runs of one setting
 
 NOTHING = "No results are recorded yet."
 
@@ -74,7 +74,7 @@ class Result(Provenance):
 
     @property
     def setting(self) -> str:
-        """What runs share that differ only in seed and device: chapter, experiment, config."""
+        """What runs share that differ only in seed, fold and device."""
         config = {k: v for k, v in self.config.items() if k not in VARYING}
         return json.dumps([self.chapter, self.experiment, self.protocol, config], sort_keys=True)
 
@@ -116,10 +116,11 @@ def load(
 
 
 def duplicates(results: Mapping[str, Result]) -> list[list[str]]:
-    """Return the names of files that hold the same experiment, config and seed."""
+    """Return the names of files that hold the same experiment, config, seed and fold."""
     seen: dict[tuple, list[str]] = {}
     for name, result in results.items():
-        seen.setdefault((result.setting, result.seed), []).append(name)
+        key = result.setting, result.seed, result.config.get("first_fold")
+        seen.setdefault(key, []).append(name)
     return [names for names in seen.values() if len(names) > 1]
 
 
@@ -211,7 +212,7 @@ def _ours(runs: list[Result], metric: str) -> str:
     values = [_mean(run.metrics[metric]) for run in runs]
     if len(values) == 1:
         return summary(runs[0].metrics[metric])
-    return f"{_number(fmean(values))} ± {stdev(values):.2g} ({len(values)} seeds)"
+    return f"{_number(fmean(values))} ± {stdev(values):.2g} ({len(values)} runs)"
 
 
 def _commits(runs: list[Result]) -> str:

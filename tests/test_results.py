@@ -106,12 +106,19 @@ def test_same_experiment_config_and_seed_is_listed(tmp_path):
     assert "same experiment, config and seed: a.json, b.json\n" in done.stdout
 
 
+def test_folds_are_runs_of_one_setting(tmp_path):
+    for fold in range(3):
+        write(tmp_path, f"{fold}.json", config={"seed": 0, "first_fold": fold})
+    assert "(3 runs)" in results.markdown(results.load(folder=tmp_path))
+    assert "same experiment" not in cli.invoke(app, ["results", str(tmp_path)]).stdout
+
+
 def test_markdown_takes_seeds_together(tmp_path):
     write(tmp_path, "a.json", metrics={"accuracy": 89.0})
     write(tmp_path, "b.json", metrics={"accuracy": 90.0}, seed=1, config={"seed": 1, "alpha": 0.1})
     write(tmp_path, "c.json", metrics={"accuracy": 1.0}, config={"seed": 0, "alpha": 9.0})
     table = results.markdown(results.load(folder=tmp_path))
-    assert "| 90 (Table 2, V) | 89.5 ± 0.71 (2 seeds) | held out | agrees | 0123456 |" in table
+    assert "| 90 (Table 2, V) | 89.5 ± 0.71 (2 runs) | held out | agrees | 0123456 |" in table
     assert "| 90 (Table 2, V) | 1 | held out | differs | 0123456 |" in table
     assert results.RULE in table
 

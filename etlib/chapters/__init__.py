@@ -48,6 +48,11 @@ CHAPTERS: dict[str, Chapter] = {
         Chapter("energy", "01-energy.ipynb", "etlib.chapters.energy"),
         Chapter("masked-images", "03-masked-images.ipynb", "etlib.chapters.masked_images"),
         Chapter("memories", "04-memories.ipynb", "etlib.chapters.memories"),
+        Chapter(
+            "graph-classification",
+            "06-graph-classification.ipynb",
+            "etlib.chapters.graph_classification",
+        ),
         Chapter("oversmoothing", "07-oversmoothing.ipynb", "etlib.chapters.oversmoothing"),
         Chapter(
             "conservation-laws", "08-conservation-laws.ipynb", "etlib.chapters.conservation_laws"

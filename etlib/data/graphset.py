@@ -90,6 +90,18 @@ class GraphSet:
         return 0 if attr is None else attr.shape[1]
 
     @property
+    def arrays(self) -> list[np.ndarray]:
+        """All that a model is given, graph after graph, to take a fingerprint of."""
+        attr = [g.edge_attr for g in self.graphs if g.edge_attr is not None]
+        return [
+            np.array([len(g.x) for g in self.graphs]),
+            np.concatenate([g.x for g in self.graphs]),
+            np.concatenate([g.edges for g in self.graphs], axis=1),
+            *([np.concatenate(attr)] if attr else []),
+            self.y,
+        ]
+
+    @property
     def y(self) -> Int[np.ndarray, " graphs"]:
         return np.array([g.y for g in self.graphs], np.int32)
 

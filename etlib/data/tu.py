@@ -58,7 +58,7 @@ def load(name: str, *, download: bool = False) -> GraphSet:
     Raises DataError when the set is not there, cannot be read, or is not the set that the
     collection's table describes.
     """
-    raw = _raw_folder(name, download)
+    raw = raw_folder(name, download)
     classes = np.unique(np.loadtxt(raw / f"{name}_graph_labels.txt", dtype=int))
     data = _read(name, raw)
     graphs = tuple(_graph(item) for item in data)
@@ -79,8 +79,11 @@ def load(name: str, *, download: bool = False) -> GraphSet:
     )
 
 
-def _raw_folder(name: str, download: bool) -> Path:
-    """The folder of the raw files: in the data root, or downloaded before, or now."""
+def raw_folder(name: str, download: bool = False) -> Path:
+    """The folder of the raw files: in the data root, or downloaded before, or now.
+
+    Raises DataError when they are not there, or not all of them.
+    """
     needed = [f"{name}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels")]
     places = [root / "TUDataset" / name / "raw" for root in (data_root(), default_root())]
     for place in places:
