@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Float32, Integer
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 
-from etlib.data.nodegraph import UNLABELLED
+from etlib.data.nodegraph import UNLABELLED, NodeGraph
 from etlib.errors import DataError
 
 Nodes = Integer[np.ndarray, " k"]
@@ -69,6 +70,31 @@ def split(labels: Integer[np.ndarray, " n"], train_ratio: float, seed: int) -> S
             kind = "anomaly" if 1 not in found else "normal node"
             raise DataError(f"{about}leaves no {kind} to {name}")
     return Split(*(np.sort(part) for part in (train, validation, test)))
+
+
+class Task(NamedTuple):
+    """A graph, its standardised features, and the split by which it is learned and scored."""
+
+    graph: NodeGraph
+    x: Float32[np.ndarray, "n F"]
+    parts: Split
+
+    @property
+    def weight(self) -> float:
+        """Omega, normal nodes over anomalies in training: what an anomaly weighs in the loss."""
+        y = self.graph.labels[self.parts.train]
+        return float((y == 0).sum() / (y == 1).sum())
+
+
+def task(graph: NodeGraph, train_ratio: float, seed: int) -> Task:
+    """The task of one seed. Raises DataError as `split` does."""
+    return Task(graph, standardised(graph.x), split(graph.labels, train_ratio, seed))
+
+
+def standardised(x: Float[np.ndarray, "n F"]) -> Float32[np.ndarray, "n F"]:
+    """Each feature with mean 0 and variance 1 over all nodes, which takes no label; a constant
+    one is 0."""
+    return StandardScaler().fit_transform(x.astype(np.float64)).astype(np.float32)
 
 
 # --- scores -------------------------------------------------------------------
@@ -157,12 +183,11 @@ class Best:
         return True
 
 
-def report(
-    labels: Integer[np.ndarray, " n"], scores: Float[np.ndarray, " n"], parts: Split
-) -> Scores:
+def report(task: Task, scores: Float[np.ndarray, " n"]) -> Scores:
     """Test scores, with the threshold chosen on validation. Call it once a trained model."""
-    threshold = best_threshold(labels[parts.validation], scores[parts.validation])
-    return evaluate(labels[parts.test], scores[parts.test], threshold)
+    y, (_, validation, test) = task.graph.labels, task.parts
+    threshold = best_threshold(y[validation], scores[validation])
+    return evaluate(y[test], scores[test], threshold)
 
 
 def best_column(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_auc_score
 
 from etlib import detection as dt
+from etlib.data.nodegraph import node_graph
 from etlib.errors import DataError
 
 
@@ -116,6 +117,20 @@ def test_scores_that_are_not_finite_are_an_error():
         dt.evaluate(of(1, 1), np.array([0.1, np.nan]), 0.5)
 
 
+def with_labels(labels, parts):
+    x = np.zeros((len(labels), 1), np.float32)
+    return dt.Task(node_graph("made", x, np.zeros((2, 0), int), labels), x, parts)
+
+
+def test_a_task_standardises_and_weighs():
+    labels = of(90, 10)
+    x = np.column_stack([np.arange(100), np.full(100, 7), np.arange(100) % 2]).astype(np.float32)
+    made = dt.task(node_graph("made", x, np.zeros((2, 0), int), labels), 0.4, seed=0)
+    np.testing.assert_allclose(made.x.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(made.x.std(0), [1, 0, 1], atol=1e-6)
+    assert made.weight == 36 / 4
+
+
 def test_test_labels_choose_nothing():
     """The threshold and the epoch stay when every test label changes."""
     rng = np.random.default_rng(0)
@@ -133,7 +148,8 @@ def test_test_labels_choose_nothing():
             (best.epoch, dt.best_threshold(y[parts.validation], best.scores[parts.validation]))
         )
     assert chosen[0] == chosen[1]
-    assert dt.report(labels, scores[0], parts) != dt.report(other, scores[0], parts)
+    reports = [dt.report(with_labels(y, parts), scores[0]) for y in (labels, other)]
+    assert reports[0] != reports[1]
 
 
 def test_the_best_epoch_is_kept_as_it_was():
