@@ -18,17 +18,20 @@ variant without this dependence.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
+from etlib import edge_energy as ee
+from etlib import energy as en
 from etlib.block import BlockConfig, ETBlock, Trace, descend
+from etlib.buckets import Batch, Bucket, EdgeBucket
 from etlib.errors import UserError
-from etlib.packing import Batch, Bucket
 
 
 def graph_block(**changed) -> BlockConfig:
@@ -73,11 +76,34 @@ class GraphConfig:
             raise UserError(f"kernel is {self.kernel}: it is centred on a pair, so an odd number")
 
 
-def shifted(x: Float[Array, "b N D"], kernel: int) -> Float[Array, "kernel b N D"]:
-    """Tokens i + a for a = -kernel//2 ... kernel//2, zeros beyond the ends."""
-    r = kernel // 2
-    wide = jnp.pad(x, ((0, 0), (r, r), (0, 0)))
-    return jnp.stack([wide[:, a : a + x.shape[1]] for a in range(kernel)])
+class GraphBlock(ETBlock):
+    """A block whose tokens may also be joined by a list of edges."""
+
+    def energies(self, g, *, edges=None, weights=None, mask=None, valid=None):
+        """(E_ATT, E_HN) at the normalised tokens g.
+
+        edges: (senders, receivers); then g is (N, D), weights (E, H), mask (E,), and the
+        energies are of all graphs together. None for all pairs, as in `ETBlock.energies`.
+        """
+        if edges is None:
+            return super().energies(g, weights=weights, mask=mask, valid=valid)
+        attention = ee.attention_energy(g, *edges, *self._attention, weights=weights, valid=mask)
+        return attention.sum(), en.hopfield_energy(
+            g, self.Xi[...], self.config.activation, valid=valid
+        )
+
+    def gradient(self, g, *, edges=None, weights=None, mask=None, valid=None):
+        """dE/dg in closed form; options as in `energies`."""
+        if edges is None:
+            return super().gradient(g, weights=weights, mask=mask, valid=valid)
+        attention = ee.attention_gradient(g, *edges, *self._attention, weights=weights, valid=mask)
+        return attention + en.hopfield_gradient(
+            g, self.Xi[...], self.config.activation, valid=valid
+        )
+
+    @property
+    def _attention(self):
+        return self.Wk[...], self.Wq[...], self.inverse_temperature
 
 
 class GraphClassifier(nnx.Module):
@@ -104,44 +130,55 @@ class GraphClassifier(nnx.Module):
 
     def block(self, config: BlockConfig, rngs: nnx.Rngs) -> ETBlock:
         """A new block of the stack."""
-        return ETBlock(config, rngs=rngs)
+        return GraphBlock(config, rngs=rngs)
 
-    def tokens(self, graphs: Bucket) -> Float[Array, "b N D"]:
+    def tokens(self, graphs: Bucket | EdgeBucket) -> Float[Array, "*b N D"]:
         """Tokens before the first step; zeros in place of padding."""
-        first = (jnp.arange(graphs.x.shape[1]) == 0)[:, None]
-        x = jnp.where(first, self.CLS[...], self.node(graphs.x)) + self.position(graphs.encoding)
-        return jnp.where(graphs.valid[..., None], x, 0.0)
+        x = jnp.where(graphs.is_cls[:, None], self.CLS[...], self.node(graphs.x))
+        return jnp.where(graphs.valid[..., None], x + self.position(graphs.encoding), 0.0)
 
     def weighted_adjacency(
-        self, x: Float[Array, "b N D"], graphs: Bucket
-    ) -> Float[Array, "b H N N"]:
-        """A_hat, by (head, key B, query C), of the tokens before the first step.
+        self, x: Float[Array, "*b N D"], graphs: Bucket | EdgeBucket
+    ) -> Float[Array, "b H N N"] | Float[Array, "E H"]:
+        """A_hat of the tokens before the first step: (head, key B, query C), or edge by edge.
 
         With W the kernel, Conv2D(X X^T)_BC = sum_ab W_ab x_(C+a) . x_(B+b), zero beyond the
         ends of a graph.
         """
-        kernel = self.config.kernel
-        near = shifted(x, kernel)
-        grams = jnp.einsum("abCD,cbBD->acbBC", near, near)
-        convolved = jnp.einsum("acbBC,acH->bHBC", grams, self.conv[...])
-        return convolved * jnp.moveaxis(self.pair(graphs.edge_attr), -1, 1).swapaxes(-1, -2)
+        projected = self.pair(graphs.edge_attr)
+        if isinstance(graphs, EdgeBucket):
+            near = shifted(x, self.config.kernel, graphs.slot)
+            queries, keys = near[:, graphs.receivers], near[:, graphs.senders]
+            dots = jnp.einsum("aED,bED->Eab", queries, keys)
+            return jnp.einsum("Eab,abH->EH", dots, self.conv[...]) * projected
+        near = shifted(x, self.config.kernel)
+        grams = jnp.einsum("anCD,bnBD->abnBC", near, near)
+        convolved = jnp.einsum("abnBC,abH->nHBC", grams, self.conv[...])
+        return convolved * jnp.moveaxis(projected, -1, 1).swapaxes(-1, -2)
 
-    def pairs(self, x: Float[Array, "b N D"], graphs: Bucket) -> dict[str, Array]:
-        """What attention is told of the graphs: the options of `energy.attention_energy`."""
+    def pairs(self, x: Float[Array, "*b N D"], graphs: Bucket | EdgeBucket) -> dict[str, Any]:
+        """What attention is told of the graphs: the options of `GraphBlock.energies`."""
+        weights = self.weighted_adjacency(x, graphs)
+        if isinstance(graphs, EdgeBucket):
+            edges = jnp.asarray(graphs.senders), jnp.asarray(graphs.receivers)
+            mask = jnp.asarray(graphs.used)
+        else:
+            edges, mask = None, jnp.asarray(graphs.edges)
         return {
-            "weights": self.weighted_adjacency(x, graphs),
-            "mask": jnp.asarray(graphs.edges),
+            "edges": edges,
+            "weights": weights,
+            "mask": mask,
             "valid": jnp.asarray(graphs.valid),
         }
 
     def __call__(
-        self, graphs: Bucket, *, key: Key[Array, ""] | None = None
+        self, graphs: Bucket | EdgeBucket, *, key: Key[Array, ""] | None = None
     ) -> Float[Array, "b classes"]:
         """Logits of each graph. With a key as in training: signs flipped, noise in the steps."""
         return self.run(graphs, key=key)[0]
 
     def run(
-        self, graphs: Bucket, *, key: Key[Array, ""] | None = None, trace: bool = False
+        self, graphs: Bucket | EdgeBucket, *, key: Key[Array, ""] | None = None, trace: bool = False
     ) -> tuple[Float[Array, "b classes"], list[Trace | None]]:
         """Logits, and the trace of each block's descent when asked for."""
         noise_std = 0.0
@@ -155,13 +192,30 @@ class GraphClassifier(nnx.Module):
             noise = None if key is None else jax.random.fold_in(key, s + 1)
             x, of_block = descend(block, x, noise_std=noise_std, key=noise, trace=trace, **pairs)
             traces.append(of_block)
-        return self.decoder(x[:, 0]), traces
+        return self.decoder(graphs.at_cls(x)), traces
 
-    def flipped(self, graphs: Bucket, key: Key[Array, ""]) -> Bucket:
+    def flipped(self, graphs: Bucket | EdgeBucket, key: Key[Array, ""]) -> Bucket | EdgeBucket:
         """The graphs with random signs of their eigenvectors."""
-        b, _, k = graphs.encoding.shape
-        signs = jax.random.rademacher(key, (b, 1, k), graphs.encoding.dtype)
-        return graphs._replace(encoding=graphs.encoding * signs)
+        shape = (len(graphs.y), graphs.encoding.shape[-1])
+        signs = jax.random.rademacher(key, shape, graphs.encoding.dtype)
+        return graphs._replace(encoding=graphs.encoding * graphs.of_tokens(signs))
+
+
+def shifted(
+    x: Float[Array, "*b N D"], kernel: int, slot: Int[Array | np.ndarray, " N"] | None = None
+) -> Float[Array, "kernel *b N D"]:
+    """Tokens i + a for a = -(kernel // 2) ... kernel // 2, zeros beyond the ends of a graph.
+
+    slot: which graph each token is of, where there are several end to end.
+    """
+    r, N = kernel // 2, x.shape[-2]
+    wide = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(r, r), (0, 0)])
+    near = jnp.stack([wide[..., a : a + N, :] for a in range(kernel)])
+    if slot is None:
+        return near
+    slots = jnp.pad(jnp.asarray(slot), r, constant_values=-1)
+    same = jnp.stack([slots[a : a + N] == slot for a in range(kernel)])
+    return jnp.where(same[..., None], near, 0.0)
 
 
 def classification_loss(model: GraphClassifier, batch: Batch, key: Key[Array, ""]):

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
+from etlib.buckets import Batch, Encoded, encode
 from etlib.data import tu
 from etlib.data.csl import csl
 from etlib.data.graphset import GraphSet, fill_features
@@ -24,7 +25,7 @@ from etlib.graph_classifier import (
     graph_block,
     predict,
 )
-from etlib.packing import Batch, Encoded, GraphBatches, encode, evaluation_batches
+from etlib.packing import GraphBatches, evaluation_batches
 from etlib.released_graphs import N_OUTPUTS, ReleasedGraphClassifier
 from etlib.training import TrainConfig, train
 
@@ -112,10 +113,14 @@ class ETLearner:
         self.model = kind(config, rngs=nnx.Rngs(p.seed))
         self.parts = {part: [graphs[i] for i in which] for part, which in fold._asdict().items()}
         self.batches: dict[Part, list[Batch]] = {}
+        # The released model joins all pairs of nodes: no list of edges holds them.
+        self.packing = {"dense_tokens": None} if p.variant == "released" else {}
 
     def fit(self, after_epoch: Callable[[], None]) -> list[float]:
         p, n_devices = self.p, len(jax.devices())
-        batches = GraphBatches(self.parts["train"], p.batch, p.seed, n_devices)
+        batches = GraphBatches(
+            self.parts["train"], p.batch, p.seed, multiple=n_devices, **self.packing
+        )
         warmup = p.epochs / 6 if p.warmup_epochs is None else p.warmup_epochs
 
         def evaluate(_: nnx.Module) -> dict[str, float]:
@@ -147,7 +152,7 @@ class ETLearner:
 
     def logits(self, part: Part) -> Float[np.ndarray, "graphs classes"]:
         if part not in self.batches:
-            self.batches[part] = evaluation_batches(self.parts[part], self.p.batch)
+            self.batches[part] = evaluation_batches(self.parts[part], self.p.batch, **self.packing)
         return predict(self.model, self.batches[part])
 
     def weights(self) -> Any:

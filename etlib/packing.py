@@ -4,7 +4,8 @@ The graphs are sorted by size and cut into as many strata as a batch has slots. 
 takes one graph of each stratum, in an order that is new each epoch: each graph is seen once an
 epoch, the batches differ in graphs but not in sizes, and the length of a slot, the size of its
 stratum's largest graph, holds for all of them. So nothing is ever compiled twice, and little
-is padded. Neighbouring slots share one length, the slots of one length are a `Bucket`.
+is padded. Neighbouring slots share one length, the slots of one length are a `Bucket`; those
+of the largest graphs are one `EdgeBucket`.
 
 A stratum with fewer graphs than the epoch has batches leaves its slot empty in some: y = -1.
 """
@@ -13,133 +14,99 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Int
 
-from etlib.data.graphset import Graph
-from etlib.encodings import augmented_encoding, laplacian_encoding
+from etlib.buckets import Batch, Encoded, bucket, edge_bucket
 from etlib.errors import UserError
 
-
-class Encoded(NamedTuple):
-    """A graph and the encodings of its tokens: CLS, then the nodes."""
-
-    graph: Graph
-    encoding: Float[np.ndarray, "n1 k"]
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.encoding)
+# Up to here the products of all pairs cost less than the gathers of the joined ones.
+DENSE_TOKENS = 256
 
 
-def encode(graphs: Sequence[Graph], k: int, *, with_cls: bool = False) -> list[Encoded]:
-    """The graphs with k Laplacian eigenvectors each, computed once.
+class Slots(NamedTuple):
+    """A run of slots, and the shape of what it holds: `n_tokens` each, in a dense bucket; or
+    `n_tokens` and `n_edges` in all, in a list of edges."""
 
-    The graph's own, and zeros for CLS; `with_cls` those of the graph with CLS in it, as the
-    released code has it.
-    """
-
-    def encoding(graph: Graph) -> np.ndarray:
-        if with_cls:
-            return augmented_encoding(len(graph.x), graph.edges, k)
-        own = laplacian_encoding(len(graph.x), graph.edges, k)
-        return np.concatenate([np.zeros((1, k)), own])
-
-    return [Encoded(graph, encoding(graph).astype(np.float32)) for graph in graphs]
-
-
-class Bucket(NamedTuple):
-    """Graphs padded to one length N. Token 0 is CLS, then come the nodes, then padding.
-
-    edges:     True between neighbours, and between CLS and every node.
-    edge_attr: features of each pair, ones between CLS and every token, itself too; where the
-               graphs have no features of edges, the adjacency matrix.
-    y:         classes, -1 in an empty slot.
-    index:     which of the graphs this is, -1 in an empty slot.
-    """
-
-    x: Float[Array | np.ndarray, "b N F"]
-    encoding: Float[Array | np.ndarray, "b N k"]
-    valid: Bool[Array | np.ndarray, "b N"]
-    edges: Bool[Array | np.ndarray, "b N N"]
-    edge_attr: Float[Array | np.ndarray, "b N N Fe"]
-    y: Int[Array | np.ndarray, " b"]
-    index: Int[Array | np.ndarray, " b"]
-
-
-Batch = tuple[Bucket, ...]
-
-
-def bucket(encoded: Sequence[Encoded], chosen: Int[np.ndarray, " b"], n_tokens: int) -> Bucket:
-    """The chosen graphs (-1: none) padded to `n_tokens` tokens."""
-    first = encoded[0]
-    b, n_edge_features = len(chosen), _edge_features(first.graph).shape[1]
-    x = np.zeros((b, n_tokens, first.graph.x.shape[1]), np.float32)
-    encoding = np.zeros((b, n_tokens, first.encoding.shape[1]), np.float32)
-    valid = np.zeros((b, n_tokens), bool)
-    edges = np.zeros((b, n_tokens, n_tokens), bool)
-    edge_attr = np.zeros((b, n_tokens, n_tokens, n_edge_features), np.float32)
-    y = np.full(b, -1, np.int32)
-    for i, c in enumerate(chosen):
-        if c < 0:
-            continue
-        graph, n = encoded[c].graph, encoded[c].n_tokens
-        x[i, 1:n] = graph.x
-        encoding[i, :n] = encoded[c].encoding
-        valid[i, :n] = True
-        sender, receiver = graph.edges + 1
-        edges[i, sender, receiver] = True
-        edges[i, 0, 1:n] = edges[i, 1:n, 0] = True
-        edge_attr[i, sender, receiver] = _edge_features(graph)
-        edge_attr[i, 0, :n] = edge_attr[i, :n, 0] = 1
-        y[i] = graph.y
-    return Bucket(x, encoding, valid, edges, edge_attr, y, np.asarray(chosen, np.int32))
-
-
-def _edge_features(graph: Graph) -> np.ndarray:
-    ones = np.ones((graph.edges.shape[1], 1), np.float32)
-    return ones if graph.edge_attr is None else graph.edge_attr
+    start: int
+    end: int
+    n_tokens: int
+    n_edges: int | None = None
 
 
 class Layout(NamedTuple):
     """How the graphs of one list share out over the batches of an epoch.
 
-    table:   row s holds the graphs of stratum s, -1 where it has none: one a batch.
-    buckets: (first slot, slot after the last, number of tokens) of each bucket.
+    table: row s holds the graphs of stratum s, -1 where it has none: one a batch.
     """
 
     table: Int[np.ndarray, "slots batches"]
-    buckets: tuple[tuple[int, int, int], ...]
+    runs: tuple[Slots, ...]
 
     @property
     def steps_per_epoch(self) -> int:
         return self.table.shape[1]
 
 
-def layout(sizes: Sequence[int], batch: int = 64, multiple: int = 1, n_buckets: int = 3) -> Layout:
-    """The layout of graphs with these numbers of tokens, in batches of `batch` at most.
+def layout(
+    encoded: Sequence[Encoded],
+    batch: int = 64,
+    *,
+    multiple: int = 1,
+    alike: Sequence[Sequence[Encoded]] = (),
+    n_buckets: int = 3,
+    dense_tokens: int | None = DENSE_TOKENS,
+) -> Layout:
+    """The layout of these graphs in batches of `batch` at most, of equal size to one graph.
 
-    The batches of an epoch are of equal size, to one graph. multiple: the number of devices;
-    each bucket divides over them. n_buckets: how many lengths there are at most; those with
-    least padding are found.
+    multiple:     the number of devices; each bucket divides over them.
+    alike:        further lists of graphs, the training graphs of the other folds, say, whose
+                  batches shall have the same shapes: then all share what is compiled once.
+    n_buckets:    how many lengths there are at most; those with least padding are found.
+    dense_tokens: slots of more tokens go to the list of edges; None for no list.
 
     Raises UserError for no graphs, or a batch without any.
     """
-    if len(sizes) == 0 or batch < 1:
-        raise UserError(f"{len(sizes)} graphs in batches of {batch}: give at least one of both")
-    steps = -(-len(sizes) // batch)
-    n_slots = -(-len(sizes) // steps)
+    if len(encoded) == 0 or batch < 1:
+        raise UserError(f"{len(encoded)} graphs in batches of {batch}: give at least one of both")
+    lists = [encoded, *alike]
+    n_slots = max(-(-len(graphs) // _steps(graphs, batch)) for graphs in lists)
     n_slots += -n_slots % multiple
-    strata = np.array_split(np.argsort(sizes, kind="stable"), n_slots)
-    table = np.full((n_slots, steps), -1)
-    for slot, stratum in enumerate(strata):
+    needed = [_needed(graphs, _strata(graphs, n_slots)) for graphs in lists]
+    n_tokens, n_edges = np.max(needed, axis=0)
+    table = np.full((n_slots, _steps(encoded, batch)), -1)
+    for slot, stratum in enumerate(_strata(encoded, n_slots)):
         table[slot, : len(stratum)] = stratum
-    needed = [max((sizes[i] for i in stratum), default=1) for stratum in strata]
-    ends = _cuts(np.asarray(needed)[multiple - 1 :: multiple], n_buckets) * multiple
-    buckets = [
-        (int(start), int(end), int(-(-max(needed[start:end]) // 4) * 4))
+    limit = np.inf if dense_tokens is None else dense_tokens
+    dense = int(np.sum(n_tokens <= limit)) // multiple * multiple
+    ends = _cuts(n_tokens[:dense][multiple - 1 :: multiple], n_buckets) * multiple
+    runs = [
+        Slots(int(start), int(end), _up(int(n_tokens[end - 1]), 4))
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     ]
-    return Layout(table, tuple(buckets))
+    if dense < n_slots:
+        total = (_up(int(a[dense:].sum()), 64 * multiple) for a in (n_tokens, n_edges))
+        runs.append(Slots(dense, n_slots, *total))
+    return Layout(table, tuple(runs))
+
+
+def _steps(graphs: Sequence[Encoded], batch: int) -> int:
+    return -(-len(graphs) // batch)
+
+
+def _strata(graphs: Sequence[Encoded], n_slots: int) -> list[Int[np.ndarray, " stratum"]]:
+    """Ascending in size; where they cannot all be full, those of the smallest graphs are not."""
+    descending = np.argsort([-e.n_tokens for e in graphs], kind="stable")
+    return np.array_split(descending, n_slots)[::-1]
+
+
+def _needed(graphs: Sequence[Encoded], strata: list[np.ndarray]) -> Int[np.ndarray, "2 slots"]:
+    """Tokens and edges of the largest graphs of each stratum."""
+    sizes = np.array([[e.n_tokens, e.n_edges] for e in graphs])
+    return np.array([sizes[stratum].max(axis=0, initial=1) for stratum in strata]).T
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _cuts(lengths: Int[np.ndarray, " slots"], n: int) -> Int[np.ndarray, " n"]:
@@ -164,14 +131,12 @@ def _cuts(lengths: Int[np.ndarray, " slots"], n: int) -> Int[np.ndarray, " n"]:
 class GraphBatches:
     """Endless batches for training; batch t is a function of the seed and t alone.
 
-    `get_state` and `set_state` make a run resumable.
+    `get_state` and `set_state` make a run resumable. Options as in `layout`.
     """
 
-    def __init__(
-        self, encoded: Sequence[Encoded], batch: int = 64, seed: int = 0, multiple: int = 1
-    ):
+    def __init__(self, encoded: Sequence[Encoded], batch: int = 64, seed: int = 0, **options):
         self.encoded, self.seed, self.step = encoded, seed, 0
-        self.layout = layout([e.n_tokens for e in encoded], batch, multiple)
+        self.layout = layout(encoded, batch, **options)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -193,14 +158,17 @@ class GraphBatches:
         self.step = state["step"]
 
 
-def evaluation_batches(
-    encoded: Sequence[Encoded], batch: int = 64, multiple: int = 1
-) -> list[Batch]:
-    """Batches with each graph once, in a fixed order."""
-    of = layout([e.n_tokens for e in encoded], batch, multiple)
+def evaluation_batches(encoded: Sequence[Encoded], batch: int = 64, **options) -> list[Batch]:
+    """Batches with each graph once, in a fixed order. Options as in `layout`."""
+    of = layout(encoded, batch, **options)
     return [packed(encoded, of, column) for column in of.table.T]
 
 
 def packed(encoded: Sequence[Encoded], of: Layout, chosen: Int[np.ndarray, " slots"]) -> Batch:
     """The graphs chosen for each slot as one batch."""
-    return tuple(bucket(encoded, chosen[start:end], n) for start, end, n in of.buckets)
+    return tuple(
+        bucket(encoded, chosen[run.start : run.end], run.n_tokens)
+        if run.n_edges is None
+        else edge_bucket(encoded, chosen[run.start : run.end], run.n_tokens, run.n_edges)
+        for run in of.runs
+    )

@@ -23,8 +23,9 @@ from jaxtyping import Array, Bool, Float, Key
 
 from etlib import energy as en
 from etlib.block import BlockConfig, ETBlock
+from etlib.buckets import Bucket, EdgeBucket
+from etlib.errors import UserError
 from etlib.graph_classifier import GraphClassifier, GraphConfig
-from etlib.packing import Bucket
 
 N_OUTPUTS = 10
 
@@ -81,12 +82,17 @@ class ReleasedBlock(ETBlock):
 
 
 class ReleasedGraphClassifier(GraphClassifier):
-    """The released model, for graphs encoded with CLS in them (`packing.encode`)."""
+    """The released model, for graphs encoded with CLS in them (`buckets.encode`)."""
 
     def block(self, config: BlockConfig, rngs: nnx.Rngs) -> ReleasedBlock:
         return ReleasedBlock(config, rngs=rngs)
 
-    def pairs(self, x: Float[Array, "b N D"], graphs: Bucket) -> dict[str, Array]:
+    def pairs(self, x: Float[Array, "*b N D"], graphs: Bucket | EdgeBucket) -> dict[str, Array]:
+        if isinstance(graphs, EdgeBucket):
+            raise UserError(
+                "the released classifier joins all pairs of nodes, and cannot run on a list of "
+                "edges: make its batches with dense_tokens=None"
+            )
         return {"weights": self.weighted_adjacency(x, graphs), "valid": jnp.asarray(graphs.valid)}
 
     def flipped(self, graphs: Bucket, key: Key[Array, ""]) -> Bucket:

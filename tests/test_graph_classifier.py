@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import correlate2d
 
+from etlib import buckets as bk
 from etlib import energy as en
 from etlib import graph_classifier as gc
 from etlib import packing as pk
@@ -47,9 +48,9 @@ def make(n_blocks=2, scale=30.0, released=False, **changed):
 
 
 def one_bucket(graphs, n_tokens=None, **options):
-    encoded = pk.encode(graphs, K, **options)
+    encoded = bk.encode(graphs, K, **options)
     n_tokens = n_tokens or max(e.n_tokens for e in encoded)
-    return pk.bucket(encoded, np.arange(len(graphs)), n_tokens)
+    return bk.bucket(encoded, np.arange(len(graphs)), n_tokens)
 
 
 apply = nnx.jit(lambda model, graphs, **options: model(graphs, **options))
@@ -59,6 +60,11 @@ loss_of = nnx.jit(gc.classification_loss)
 @nnx.jit
 def gradient_of(model, batch):
     return nnx.grad(lambda m: gc.classification_loss(m, batch, jax.random.key(1))[0])(model)
+
+
+def assert_close(ours, theirs, **tolerance):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
 
 
 @pytest.fixture
@@ -124,7 +130,7 @@ def test_attention_is_confined_to_the_edges(float64):
 def test_the_loss_reaches_every_parameter():
     """The weighted adjacency is a constant of the energy, and not of the training."""
     model = make()
-    batch = pk.evaluation_batches(pk.encode([some_graph(n) for n in (3, 5, 6)], K))[0]
+    batch = pk.evaluation_batches(bk.encode([some_graph(n) for n in (3, 5, 6)], K))[0]
     for path, gradient in jax.tree_util.tree_leaves_with_path(gradient_of(model, batch)):
         assert np.abs(gradient).max() > 0, jax.tree_util.keystr(path)
 
@@ -143,8 +149,8 @@ def test_noise_and_sign_flips_are_for_training_only():
 def test_loss_is_smoothed_cross_entropy_over_the_graphs():
     """Against its formula; the empty slots are not in the mean."""
     model = make(noise_std=0.0, k=0)
-    encoded = pk.encode([some_graph(n) for n in (2, 3, 4)], 0)
-    b = pk.bucket(encoded, np.array([0, -1, 1, -1, 2]), 8)
+    encoded = bk.encode([some_graph(n) for n in (2, 3, 4)], 0)
+    b = bk.bucket(encoded, np.array([0, -1, 1, -1, 2]), 8)
     logits = np.asarray(apply(model, b))[[0, 2, 4]].astype(np.float64)
     y = np.array([e.graph.y for e in encoded])
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -168,12 +174,46 @@ def test_a_graph_alone_and_in_a_batch(released):
     """Prediction of a graph alone is its prediction among others, padded; A08: counted once."""
     model = make(released=released)
     sizes = [1, 9, 4, 6, 2, 7, 5, 3, 8, 12]
-    encoded = pk.encode([some_graph(n) for n in sizes], K, with_cls=released)
+    encoded = bk.encode([some_graph(n) for n in sizes], K, with_cls=released)
     together = gc.predict(model, pk.evaluation_batches(encoded, batch=4))
     assert len(together) == len(sizes)
     for i, e in enumerate(encoded):
-        alone = apply(model, pk.bucket([e], np.array([0]), 8 if e.n_tokens <= 8 else 13))
+        alone = apply(model, bk.bucket([e], np.array([0]), 8 if e.n_tokens <= 8 else 13))
         np.testing.assert_allclose(together[i], alone[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_list_of_edges_equals_the_dense_arrays(kernel):
+    """Logits, and the gradient of the loss, which passes through the descent."""
+    model = make(kernel=kernel, noise_std=0.0, n_blocks=1)
+    encoded = bk.encode([some_graph(n) for n in (1, 6, 4, 7, 2)], K)
+    chosen = np.array([3, -1, 0, 1, 4, 2])
+    dense = bk.bucket(encoded, chosen, 9)
+    edges = bk.edge_bucket(encoded, chosen, 40, 150)
+    real = chosen >= 0
+    np.testing.assert_allclose(apply(model, edges)[real], apply(model, dense)[real], atol=1e-5)
+    assert_close(gradient_of(model, (edges,)), gradient_of(model, (dense,)), atol=1e-5)
+
+
+def test_energies_of_a_list_of_edges():
+    """The total of the graphs' energies, step by step."""
+    model = make(n_blocks=1)
+    encoded = bk.encode([some_graph(n) for n in (5, 3)], K)
+    dense, edges = (
+        nnx.jit(lambda m, b: m.run(b, trace=True))(model, b)[1][0]
+        for b in (
+            bk.bucket(encoded, np.arange(2), 6),
+            bk.edge_bucket(encoded, np.arange(2), 12, 60),
+        )
+    )
+    np.testing.assert_allclose(edges.attention, dense.attention.sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(edges.hopfield, dense.hopfield.sum(axis=1), rtol=1e-5)
+
+
+def test_the_released_classifier_refuses_a_list_of_edges():
+    encoded = bk.encode([some_graph(3)], K, with_cls=True)
+    with pytest.raises(UserError, match="dense_tokens=None"):
+        make(released=True)(bk.edge_bucket(encoded, np.arange(1), 4, 20))
 
 
 @settings(deadline=None, max_examples=25)
@@ -188,11 +228,14 @@ def test_any_graph_is_finite_and_independent_of_its_batch(sizes, density, repeat
     graphs = [some_graph(n, density, seed, repeated) for n in sizes]
     model = make(n_blocks=1)
     batch = (one_bucket([*graphs, some_graph(8)], 9),)
-    alone = (pk.bucket(pk.encode(graphs, K), np.array([0, -1, -1]), 9),)
+    alone = (bk.bucket(bk.encode(graphs, K), np.array([0, -1, -1]), 9),)
     logits, logits_alone = (apply(model, b[0])[0] for b in (batch, alone))
     assert np.isfinite(logits).all()
     np.testing.assert_allclose(logits_alone, logits, atol=2e-5)
-    for b in (batch, alone):
+    n_edges = 2 * 9 * 8  # all pairs of tokens, of two graphs
+    edges = (bk.edge_bucket(bk.encode(graphs, K), np.array([1, 0, -1]), 16, n_edges),)
+    np.testing.assert_allclose(apply(model, edges[0])[1], logits, atol=2e-5)
+    for b in (batch, alone, edges):
         assert all(np.isfinite(a).all() for a in jax.tree.leaves(gradient_of(model, b)))
 
 
@@ -209,10 +252,10 @@ def test_repeated_edges_and_self_loops_change_nothing():
 
 def test_the_metric_counts_every_graph_once():
     """A08: ten graphs in batches of 8, three on 8 devices; classes as a model predicts them."""
-    encoded = pk.encode([some_graph(n % 5 + 1, seed=n) for n in range(10)], K)
+    encoded = bk.encode([some_graph(n % 5 + 1, seed=n) for n in range(10)], K)
     model = make()
     ours = gc.predict(model, pk.evaluation_batches(encoded, batch=8))
-    one_by_one = [apply(model, pk.bucket([e], np.array([0]), 8))[0] for e in encoded]
+    one_by_one = [apply(model, bk.bucket([e], np.array([0]), 8))[0] for e in encoded]
     np.testing.assert_array_equal(ours.argmax(axis=1), np.argmax(one_by_one, axis=1))
     on_devices = gc.predict(model, pk.evaluation_batches(encoded[:3], batch=8, multiple=8))
     np.testing.assert_allclose(on_devices, ours[:3], atol=2e-5)
@@ -233,7 +276,7 @@ def test_training_compiles_once_and_learns():
         traced.append(1)
         return gc.classification_loss(model, batch, key)
 
-    batches = pk.GraphBatches(pk.encode(graphs, K), batch=8, multiple=2)
+    batches = pk.GraphBatches(bk.encode(graphs, K), batch=8, multiple=2)
     config = TrainConfig(n_steps=5 * batches.steps_per_epoch, peak_lr=1e-2)
     model = make(n_blocks=1)
     rows = train(model, loss, batches, config, progress=False, log_every=1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etlib import buckets as bk
 from etlib import packing as pk
 from etlib.data.graphset import graph
 from etlib.errors import UserError
@@ -19,7 +20,7 @@ def path(n, y=0, edge_attr=None):
 
 
 def paths(sizes):
-    return pk.encode([path(n) for n in sizes], k=3)
+    return bk.encode([path(n) for n in sizes], k=3)
 
 
 def indices(batch):
@@ -86,10 +87,33 @@ def test_buckets_divide_over_the_devices():
     assert sorted(indices(batch[0])) == [0, 1, 2]
 
 
+def test_folds_share_their_shapes():
+    """Lists of other lengths and sizes, each laid out with the others in mind."""
+    lists = [paths(range(1, 31)), paths([*range(2, 30), 50]), paths([7] * 27)]
+    seen = set()
+    for i, encoded in enumerate(lists):
+        others = lists[:i] + lists[i + 1 :]
+        batches = pk.GraphBatches(encoded, 10, alike=others, dense_tokens=20)
+        for _ in range(batches.steps_per_epoch):
+            seen.add(tuple(shapes(next(batches))))
+    assert len(seen) == 1
+
+
+def test_large_graphs_go_to_the_list_of_edges():
+    encoded = paths([3, 30, 4, 40, 5, 6])
+    *dense, edges = pk.evaluation_batches(encoded, dense_tokens=10)[0]
+    assert sorted(i for b in dense for i in b.index) == [0, 2, 4, 5]
+    assert edges.index.tolist() == [1, 3]
+    assert edges.slot.tolist() == [0] * 31 + [1] * 41 + [-1] * (len(edges.slot) - 72)
+    assert edges.used.sum() == 2 * (29 + 30 + 39 + 40)
+    dense_only = pk.evaluation_batches(encoded, dense_tokens=None)[0]
+    assert all(isinstance(b, bk.Bucket) for b in dense_only)
+
+
 def test_a_graph_in_its_slot():
     """A path of two nodes with edge features: CLS first, ones in its row and column of features."""
     attr = np.array([[2.0, 3.0]], np.float32)
-    [b] = pk.evaluation_batches(pk.encode([path(2, y=1, edge_attr=attr)], k=2))[0]
+    [b] = pk.evaluation_batches(bk.encode([path(2, y=1, edge_attr=attr)], k=2))[0]
     assert b.x.shape == (1, 4, 2)
     np.testing.assert_array_equal(b.x[0], [[0, 0], [2, 2], [2, 2], [0, 0]])
     np.testing.assert_array_equal(b.valid[0], [1, 1, 1, 0])

@@ -10,7 +10,7 @@ from flax import nnx
 
 from etlib import graph_classifier as gc
 from etlib import released_graphs as rg
-from etlib.packing import Bucket
+from etlib.buckets import Bucket
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "released_graph_classifier.npz"
 
