@@ -104,23 +104,22 @@ class ETLearner:
         p: "Training",
         config: GraphConfig,
         graphs: Sequence[Encoded],
-        fold: Fold,
+        folds: Sequence[Fold],
+        number: int,
         *,
         progress: bool = False,
     ):
+        """Fold `number` of `folds`; they all compile once, for their batches share their shapes."""
         self.p, self.progress = p, progress
         kind = ReleasedGraphClassifier if p.variant == "released" else GraphClassifier
         self.model = kind(config, rngs=nnx.Rngs(p.seed))
-        self.parts = {part: [graphs[i] for i in which] for part, which in fold._asdict().items()}
+        self.graphs, self.folds, self.number = graphs, folds, number
         self.batches: dict[Part, list[Batch]] = {}
-        # The released model joins all pairs of nodes: no list of edges holds them.
-        self.packing = {"dense_tokens": None} if p.variant == "released" else {}
 
     def fit(self, after_epoch: Callable[[], None]) -> list[float]:
         p, n_devices = self.p, len(jax.devices())
-        batches = GraphBatches(
-            self.parts["train"], p.batch, p.seed, multiple=n_devices, **self.packing
-        )
+        graphs, packing = self.packing("train")
+        batches = GraphBatches(graphs, p.batch, p.seed, multiple=n_devices, **packing)
         warmup = p.epochs / 6 if p.warmup_epochs is None else p.warmup_epochs
 
         def evaluate(_: nnx.Module) -> dict[str, float]:
@@ -150,9 +149,18 @@ class ETLearner:
         )
         return [row["loss"] for row in rows]
 
+    def packing(self, part: Part) -> tuple[list[Encoded], dict[str, Any]]:
+        """The graphs of a part, and how `packing.layout` is to lay them out."""
+        of_folds = [[self.graphs[i] for i in getattr(fold, part)] for fold in self.folds]
+        options: dict[str, Any] = {"alike": of_folds}
+        if self.p.variant == "released":
+            options["dense_tokens"] = None  # it joins all pairs: no list of edges holds them
+        return of_folds[self.number], options
+
     def logits(self, part: Part) -> Float[np.ndarray, "graphs classes"]:
         if part not in self.batches:
-            self.batches[part] = evaluation_batches(self.parts[part], self.p.batch, **self.packing)
+            graphs, packing = self.packing(part)
+            self.batches[part] = evaluation_batches(graphs, self.p.batch, **packing)
         return predict(self.model, self.batches[part])
 
     def weights(self) -> Any:
@@ -211,7 +219,7 @@ class Task:
                 data.graphs, fold, data.n_classes, epochs=p.epochs, batch=p.batch, seed=p.seed
             )
         graphs = [e._replace(graph=g) for e, g in zip(self.encoded, data.graphs, strict=True)]
-        return ETLearner(p, model_config(p, data), graphs, fold, progress=progress)
+        return ETLearner(p, model_config(p, data), graphs, self.folds, number, progress=progress)
 
     def run(self, model: Model, number: int, *, progress: bool = False) -> FoldResult:
         """Train and score one fold."""

@@ -53,7 +53,7 @@ def layout(
     *,
     multiple: int = 1,
     alike: Sequence[Sequence[Encoded]] = (),
-    n_buckets: int = 3,
+    padding: float = 0.2,
     dense_tokens: int | None = DENSE_TOKENS,
 ) -> Layout:
     """The layout of these graphs in batches of `batch` at most, of equal size to one graph.
@@ -61,14 +61,15 @@ def layout(
     multiple:     the number of devices; each bucket divides over them.
     alike:        further lists of graphs, the training graphs of the other folds, say, whose
                   batches shall have the same shapes: then all share what is compiled once.
-    n_buckets:    how many lengths there are at most; those with least padding are found.
+    padding:      what sharing one length may add to the tokens of a batch: there are as few
+                  lengths as this allows, for each is compiled on its own.
     dense_tokens: slots of more tokens go to the list of edges; None for no list.
 
     Raises UserError for no graphs, or a batch without any.
     """
     if len(encoded) == 0 or batch < 1:
         raise UserError(f"{len(encoded)} graphs in batches of {batch}: give at least one of both")
-    lists = [encoded, *alike]
+    lists = [encoded, *(graphs for graphs in alike if graphs)]
     n_slots = max(-(-len(graphs) // _steps(graphs, batch)) for graphs in lists)
     n_slots += -n_slots % multiple
     needed = [_needed(graphs, _strata(graphs, n_slots)) for graphs in lists]
@@ -78,9 +79,10 @@ def layout(
         table[slot, : len(stratum)] = stratum
     limit = np.inf if dense_tokens is None else dense_tokens
     dense = int(np.sum(n_tokens <= limit)) // multiple * multiple
-    ends = _cuts(n_tokens[:dense][multiple - 1 :: multiple], n_buckets) * multiple
+    lengths = [_up(int(n), 4) for n in n_tokens[:dense]]
+    ends = [end * multiple for end in _cuts(lengths[multiple - 1 :: multiple], padding)]
     runs = [
-        Slots(int(start), int(end), _up(int(n_tokens[end - 1]), 4))
+        Slots(start, end, lengths[end - 1])
         for start, end in zip([0, *ends[:-1]], ends, strict=True)
     ]
     if dense < n_slots:
@@ -109,23 +111,26 @@ def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _cuts(lengths: Int[np.ndarray, " slots"], n: int) -> Int[np.ndarray, " n"]:
-    """Ends of at most n runs of ascending lengths, each padded to its last, of least total."""
+def _cuts(lengths: Sequence[int], padding: float) -> list[int]:
+    """Ends of the fewest runs of ascending lengths, each padded to its last, that do not add
+    more than the share `padding` to their total; of as many runs those that add least."""
     slots = len(lengths)
-    least = np.full((n + 1, slots + 1), np.inf)
-    least[:, 0] = 0
-    came = np.zeros((n + 1, slots + 1), int)
-    for runs in range(1, n + 1):
-        for end in range(1, slots + 1):
-            total = least[runs - 1, :end] + lengths[end - 1] * (end - np.arange(end))
-            came[runs, end] = np.argmin(total)
-            least[runs, end] = total[came[runs, end]]
+    # least[end], came[end]: the least total of the slots before `end` in this many runs, and
+    # where the last of those runs begins.
+    least, came = [0.0] + slots * [np.inf], []
+    while least[slots] > (1 + padding) * sum(lengths):
+        ways = [
+            [(least[start] + lengths[end - 1] * (end - start), start) for start in range(end)]
+            for end in range(1, slots + 1)
+        ]
+        best = [(0.0, 0), *map(min, ways)]
+        least, starts = [total for total, _ in best], [start for _, start in best]
+        came.append(starts)
     ends, end = [], slots
-    for runs in range(n, 0, -1):
-        if end > 0:
-            ends.append(end)
-            end = came[runs, end]
-    return np.array(ends[::-1], int)
+    for starts in reversed(came):
+        ends.append(end)
+        end = starts[end]
+    return ends[::-1]
 
 
 class GraphBatches:
