@@ -235,13 +235,13 @@ def generator(action: Callable[[Float[AnyArray, ""]], Params]) -> Params:
     return jax.jvp(action, (jnp.zeros(()),), (jnp.ones(()),))[1]
 
 
-def inner(a: Params, b: Params) -> Float[AnyArray, ""]:
+def inner(a: Params, b: Params) -> float:
     """Sum of the products of all entries: the plain metric of parameter space."""
-    return sum(jnp.vdot(a[name], b[name]) for name in a if name in b)
+    return float(sum(np.vdot(a[name], b[name]) for name in a if name in b))
 
 
-def norm(a: Params) -> Float[AnyArray, ""]:
-    return jnp.sqrt(inner(a, a))
+def norm(a: Params) -> float:
+    return inner(a, a) ** 0.5
 
 
 # ---------------------------------------------------------------------------

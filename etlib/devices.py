@@ -27,6 +27,16 @@ def check_flags() -> None:
             )
 
 
+def quick_compilation() -> dict[str, str]:
+    """Return the environment in which a new process compiles fast, to programs that run slowly.
+
+    For runs that compile more than they compute: most of LLVM's optimisations are left out, and
+    loops are emitted directly instead of through MLIR. Flags already set take precedence.
+    """
+    flags = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
+    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": flags.strip()}
+
+
 def requested_host_devices() -> int | None:
     """Return the number of virtual CPU devices that XLA_FLAGS asks for, if it asks."""
     found = re.findall(

@@ -210,14 +210,18 @@ def sinkhorn(
     return Sinkhorn(A, f, jnp.max(jnp.abs(A.sum(axis=-1) - 1), axis=-1))
 
 
+@partial(jax.jit, static_argnames="n_steps")
 def sinkhorn_alternating(S: Float[Array, "*b N N"], n_steps: int) -> Float[Array, "*b N N"]:
     """Row, column, row, ... normalisation in the log domain (Sander et al.); step 1 is softmax.
 
     Symmetric only in the limit, whatever S.
     """
-    for step in range(n_steps):
-        S = S - jax.nn.logsumexp(S, axis=-1 if step % 2 == 0 else -2, keepdims=True)
-    return jnp.exp(S)
+
+    def step(S, _):  # rows; then, of the transpose, columns
+        return (S - jax.nn.logsumexp(S, axis=-1, keepdims=True)).swapaxes(-1, -2), None
+
+    S, _ = jax.lax.scan(step, S, length=n_steps)
+    return jnp.exp(S if n_steps % 2 == 0 else S.swapaxes(-1, -2))
 
 
 @jax.jit

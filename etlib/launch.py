@@ -48,6 +48,9 @@ class Run:
             self.injected["preset"] = preset
         self.folder = new_folder(self.chapter.name) if output is None else claim(output)
         self.notebook = self.folder / self.source.name
+        self.environment = {RUN_DIR: str(self.folder)}
+        if preset == "smoke":  # compiling would be most of its time
+            self.environment |= devices.quick_compilation()
 
     def execute(self, timeout: int | None = None, progress: bool = True) -> RunRecord:
         """Execute the chapter; a failure ends as :class:`ChapterFailed`, the record says how."""
@@ -63,7 +66,7 @@ class Run:
                 parameters=self.injected,
                 kernel_name="python3",
                 language="python",
-                kernel_manager_class=_this_interpreter({RUN_DIR: str(self.folder)}),
+                kernel_manager_class=_this_interpreter(self.environment),
                 execution_timeout=timeout,
                 progress_bar=progress,
             )

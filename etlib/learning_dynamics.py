@@ -273,12 +273,19 @@ def sharpness(gradient: Gradient, params: Params, seed: int = 0, tolerance: floa
 
     Compiled once for a gradient, so that it can be followed along an orbit.
     """
-    flat, rebuild = ravel_pytree(dict(params))
+    params = {name: np.asarray(p) for name, p in params.items()}
+    ends = np.cumsum([p.size for p in params.values()])
+    dtype = np.result_type(*params.values())
 
     def matvec(v):
-        direction = rebuild(jnp.asarray(v.ravel(), flat.dtype))
-        return np.asarray(ravel_pytree(_hessian_product(gradient, dict(params), direction))[0])
+        parts = np.split(v.ravel(), ends[:-1])
+        direction = {
+            name: part.astype(p.dtype).reshape(p.shape)
+            for (name, p), part in zip(params.items(), parts, strict=True)
+        }
+        product = _hessian_product(gradient, params, direction)
+        return np.concatenate([np.ravel(product[name]) for name in params])
 
-    operator = LinearOperator((flat.size, flat.size), matvec, dtype=flat.dtype)
-    start = np.random.default_rng(seed).normal(size=flat.size).astype(flat.dtype)
+    operator = LinearOperator((ends[-1], ends[-1]), matvec, dtype=dtype)
+    start = np.random.default_rng(seed).normal(size=ends[-1]).astype(dtype)
     return float(eigsh(operator, k=1, which="LA", v0=start, tol=tolerance)[0][0])

@@ -116,11 +116,13 @@ def test_typographic_dash_is_refused_before_a_kernel_dies_of_it(chapter, monkeyp
     assert "typographic dash" in refused(chapter)
 
 
-def test_completed_run(tmp_path):
+def test_completed_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # a smoke run sets it itself
     record = 'runs.data_fingerprint("toy", [1])\nruns.record("toy", {"rate": p.rate})'
-    show = "print(p.smoke, p.sizes, p.folder, p.rate)"
+    show = "import jax; print(p.smoke, p.sizes, p.folder, p.rate)"
+    quick = 'print(jax.config.read("jax_disable_most_optimizations"))'
     source = notebooks.write(
-        tmp_path / "toy.ipynb", PARAMETERS, CONFIGURE, show, record, "runs.provenance()"
+        tmp_path / "toy.ipynb", PARAMETERS, CONFIGURE, show, quick, record, "runs.provenance()"
     )
     before = source.read_bytes()
     given = ["preset=smoke", "smoke=false", "sizes=[1,2]", "folder=1e5", "rate=1e-3"]
@@ -129,7 +131,7 @@ def test_completed_run(tmp_path):
     assert done.exit_code == 0, done.output
     (folder,) = tmp_path.glob("runs/toy-*")
     assert f"runs/{folder.name}/toy.ipynb" in done.stdout
-    assert notebooks.printed(folder / "toy.ipynb") == "False (1, 2) 1e5 0.001\n"
+    assert notebooks.printed(folder / "toy.ipynb") == "False (1, 2) 1e5 0.001\nTrue\n"
     assert source.read_bytes() == before
 
     content = run_json(folder)

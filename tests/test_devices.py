@@ -56,6 +56,18 @@ print(len(devices.require()))"""
     assert python(code, JAX_PLATFORMS="cpu") == "3\n"
 
 
+def test_quick_compilation_is_understood_and_keeps_the_flags_already_set():
+    code = f"""
+import os
+os.environ["XLA_FLAGS"] = "{COUNT}3"
+from etlib import devices
+os.environ |= devices.quick_compilation()
+import jax
+print(len(devices.require()), jax.config.read("jax_disable_most_optimizations"))
+print(jax.numpy.ones(3).sum())"""
+    assert python(code, JAX_PLATFORMS="cpu") == "3 True\n3.0\n"
+
+
 def test_platform_set_after_jax_was_imported():
     code = """
 import os, jax
