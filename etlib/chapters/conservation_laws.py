@@ -21,9 +21,7 @@ class Parameters(ChapterParameters):
     n_memories: int = Field(32, ge=2, description="K, rows of the memory matrix")
     n_steps: int = Field(4, ge=1, description="T, descent steps of the block")
     alpha: float = Field(0.5, gt=0, description="step size of the block")
-    activation: Literal["softmax", "relu", "power"] = Field(
-        "softmax", description="the memories'; relu makes the high-order integrator very slow"
-    )
+    activation: Literal["softmax", "relu", "power"] = Field("softmax", description="the memories'")
     eps: float = Field(1e-5, gt=0, description="stabiliser of layer and batch norm")
     eps_values: tuple[float, ...] = Field(
         (1e-5, 1e-3, 1e-1), min_length=1, description="stabilisers of the broken symmetry"
@@ -35,7 +33,11 @@ class Parameters(ChapterParameters):
     weight_decay: float = Field(0.05, ge=0, description="lambda")
     momentum: float = Field(0.95, ge=0, lt=1, description="beta of the momentum runs")
     adam_rate: float = Field(0.003, gt=0, description="learning rate of Adam")
-    tolerance: float = Field(1e-10, gt=0, description="error of a step of the gradient flow")
+    tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="error of a step of the gradient flow; None: 1e-10, with relu 1e-6",
+    )
     n_hidden: int = Field(32, ge=1, description="hidden units of the digits network")
     digits_rate: float = Field(0.1, gt=0, description="learning rate of the digits network")
     digits_updates: int = Field(200, ge=8, description="updates of the digits network")
