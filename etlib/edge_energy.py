@@ -11,12 +11,15 @@ edges, E Y numbers, is then in memory for one head only, and more of it in the c
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from etlib.energy import Beta, keys_queries, per_head
 
 
-def _sum_by_receiver(values: Float[Array, "E *d"], receivers: Int[Array, " E"], n: int):
+def _sum_by_receiver(
+    values: Float[Array, "E *d"], receivers: Int[Array | np.ndarray, " E"], n: int
+):
     return jax.ops.segment_sum(values, receivers, n, indices_are_sorted=True)
 
 
@@ -36,7 +39,7 @@ def _logits(
 
 
 def _softmax_parts(
-    logits: Float[Array, " E"], receivers: Int[Array, " E"], n: int
+    logits: Float[Array, " E"], receivers: Int[Array | np.ndarray, " E"], n: int
 ) -> tuple[Float[Array, " E"], Float[Array, " n"], Float[Array, " n"]]:
     """exp(logit - largest of the receiver), their sum by receiver, and that largest logit.
 
@@ -64,8 +67,8 @@ def _over_heads(of_head, g, Wk, Wq, beta, weights):
 
 def attention_energy(
     g: Float[Array, "N D"],
-    senders: Int[Array, " E"],
-    receivers: Int[Array, " E"],
+    senders: Int[Array | np.ndarray, " E"],
+    receivers: Int[Array | np.ndarray, " E"],
     Wk: Float[Array, "H Y D"],
     Wq: Float[Array, "H Y D"],
     beta: Beta = None,
@@ -90,8 +93,8 @@ def attention_energy(
 
 def attention_gradient(
     g: Float[Array, "N D"],
-    senders: Int[Array, " E"],
-    receivers: Int[Array, " E"],
+    senders: Int[Array | np.ndarray, " E"],
+    receivers: Int[Array | np.ndarray, " E"],
     Wk: Float[Array, "H Y D"],
     Wq: Float[Array, "H Y D"],
     beta: Beta = None,
