@@ -20,8 +20,12 @@ from etlib.neighbours import Neighbours, by_block
 Heads = Float[Array, "N H Y"]
 
 
-def _take(rows: Array, nodes: Array) -> Array:
-    return rows.at[nodes].get(mode="promise_in_bounds")
+def _near(rows: Array, neighbours: Array) -> Array:
+    return rows.at[neighbours].get(mode="promise_in_bounds")
+
+
+def _own(rows: Array, nodes: Array) -> Array:
+    return rows.at[nodes].get(mode="clip")  # a row that fills the block has no node
 
 
 def _dots(near: Float[Array, "r w H Y"], own: Float[Array, "r H Y"]) -> Float[Array, "r H w"]:
@@ -45,22 +49,22 @@ def attend(
 
 def _forward(keys, queries, beta, graph):
     def as_query(nodes, near, entries):
-        near_keys = _take(keys, near)
-        logits = beta[:, None] * _dots(near_keys, _take(queries, nodes))
+        near_keys = _near(keys, near)
+        logits = beta[:, None] * _dots(near_keys, _own(queries, nodes))
         log_sum = jax.nn.logsumexp(logits, axis=-1, where=entries[:, None])
         log_sum = jnp.where(entries.any(axis=-1, keepdims=True), log_sum, 0.0)
         P = jnp.where(entries[:, None], jnp.exp(logits - log_sum[..., None]), 0.0)
         return log_sum, _weigh(P, near_keys)
 
-    log_sum, U = by_block(as_query, graph)
+    log_sum, U = by_block(as_query, len(keys), graph)
 
     def as_key(nodes, near, entries):
-        near_queries = _take(queries, near)
-        logits = beta[:, None] * _dots(near_queries, _take(keys, nodes))
-        P = jnp.exp(logits - _take(log_sum, near).swapaxes(-1, -2))
+        near_queries = _near(queries, near)
+        logits = beta[:, None] * _dots(near_queries, _own(keys, nodes))
+        P = jnp.exp(logits - _near(log_sum, near).swapaxes(-1, -2))
         return _weigh(jnp.where(entries[:, None], P, 0.0), near_queries)
 
-    V = by_block(as_key, graph)
+    V = by_block(as_key, len(keys), graph)
     return (log_sum, U, V), (keys, queries, beta, graph, log_sum)
 
 
@@ -75,61 +79,50 @@ def _backward(saved, cotangents):
     e, u, v = cotangents
 
     def as_query(nodes, near, entries):
-        near_keys, near_v = _take(keys, near), _take(v, near)
-        own_queries = _take(queries, nodes)
+        near_keys, near_v = _near(keys, near), _near(v, near)
+        own_queries = _own(queries, nodes)
         logits = beta[:, None] * _dots(near_keys, own_queries)
-        P = jnp.exp(logits - _take(log_sum, nodes)[..., None])
+        P = jnp.exp(logits - _own(log_sum, nodes)[..., None])
         P = jnp.where(entries[:, None], P, 0.0)
-        a = _dots(near_keys, _take(u, nodes)) + _dots(near_v, own_queries)
-        shift = jnp.sum(P * a, axis=-1) - _take(e, nodes)
+        a = _dots(near_keys, _own(u, nodes)) + _dots(near_v, own_queries)
+        shift = jnp.sum(P * a, axis=-1) - _own(e, nodes)
         ds = P * (a - shift[..., None])
         return shift, _weigh(P, near_v) + beta[:, None] * _weigh(ds, near_keys)
 
-    shift, d_queries = by_block(as_query, graph)
+    shift, d_queries = by_block(as_query, len(keys), graph)
 
     def as_key(nodes, near, entries):
-        near_queries, near_u = _take(queries, near), _take(u, near)
-        own_keys = _take(keys, nodes)
+        near_queries, near_u = _near(queries, near), _near(u, near)
+        own_keys = _own(keys, nodes)
         logits = beta[:, None] * _dots(near_queries, own_keys)
-        P = jnp.exp(logits - _take(log_sum, near).swapaxes(-1, -2))
+        P = jnp.exp(logits - _near(log_sum, near).swapaxes(-1, -2))
         P = jnp.where(entries[:, None], P, 0.0)
-        a = _dots(near_u, own_keys) + _dots(near_queries, _take(v, nodes))
-        ds = P * (a - _take(shift, near).swapaxes(-1, -2))
+        a = _dots(near_u, own_keys) + _dots(near_queries, _own(v, nodes))
+        ds = P * (a - _near(shift, near).swapaxes(-1, -2))
         pulled = _weigh(ds, near_queries)
-        d_beta = jnp.sum(pulled * own_keys, axis=-1)  # of one key; padded rows are not taken
+        d_beta = jnp.sum(pulled * own_keys, axis=-1)
         return _weigh(P, near_u) + beta[:, None] * pulled, d_beta
 
-    d_keys, d_beta = by_block(as_key, graph)
+    d_keys, d_beta = by_block(as_key, len(keys), graph)
     return d_keys, d_queries, d_beta.sum(axis=0), None
 
 
 attend.defvjp(_forward, _backward)
 
 
-def _attended(g, graph, Wk, Wq, beta):
+def energy_and_gradient(
+    g: Float[Array, "N D"],
+    graph: Neighbours,
+    Wk: Float[Array, "H Y D"],
+    Wq: Float[Array, "H Y D"],
+    beta: Beta = None,
+) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
+    """The part of E_ATT of each query, and dE_ATT/dg in closed form (eq-attention-update).
+
+    Both as in `edge_energy`, and where only one is used, only that one is computed.
+    """
     keys, queries = (jnp.moveaxis(a, 0, 1) for a in keys_queries(g, Wk, Wq))
-    return attend(keys, queries, per_head(beta, Wk), graph)
-
-
-def attention_energy(
-    g: Float[Array, "N D"],
-    graph: Neighbours,
-    Wk: Float[Array, "H Y D"],
-    Wq: Float[Array, "H Y D"],
-    beta: Beta = None,
-) -> Float[Array, " N"]:
-    """The part of E_ATT of each query, as `edge_energy.attention_energy`."""
-    log_sum, _, _ = _attended(g, graph, Wk, Wq, beta)
-    return -jnp.sum(log_sum / per_head(beta, Wk), axis=-1)
-
-
-def attention_gradient(
-    g: Float[Array, "N D"],
-    graph: Neighbours,
-    Wk: Float[Array, "H Y D"],
-    Wq: Float[Array, "H Y D"],
-    beta: Beta = None,
-) -> Float[Array, "N D"]:
-    """dE_ATT/dg in closed form, as `edge_energy.attention_gradient` (eq-attention-update)."""
-    _, U, V = _attended(g, graph, Wk, Wq, beta)
-    return -jnp.einsum("NHY,HYD->ND", U, Wq) - jnp.einsum("NHY,HYD->ND", V, Wk)
+    beta = per_head(beta, Wk)
+    log_sum, U, V = attend(keys, queries, beta, graph)
+    gradient = -jnp.einsum("NHY,HYD->ND", U, Wq) - jnp.einsum("NHY,HYD->ND", V, Wk)
+    return -jnp.sum(log_sum / beta, axis=-1), gradient

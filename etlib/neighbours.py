@@ -15,14 +15,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from etlib.errors import UserError
 
-BLOCK_EDGES = 2**18
-_RATIO = 2**0.5  # between the widths of tables: a fifth of the entries is padding, on average
+BLOCK_EDGES = 2**15  # of 64 float32 each: 8 MiB, about what a cache holds
+_RATIO = 2.0  # of the degrees in a table: few tables to compile, a third of padding or so
 
 
 class Table(NamedTuple):
     """Nodes of about equal degree, with their neighbours; entries past a degree are padding.
 
-    A row of degree 0 that no node needs fills the last block.
+    The last block is filled up with rows of node N, which is not there, of degree 0.
     """
 
     nodes: Int[Array | np.ndarray, "blocks rows"]
@@ -30,15 +30,7 @@ class Table(NamedTuple):
     degrees: Int[Array | np.ndarray, "blocks rows"]
 
 
-class Neighbours(NamedTuple):
-    """The tables of a graph, and at which of their rows, counted through, each node is."""
-
-    tables: tuple[Table, ...]
-    position: Int[Array | np.ndarray, " N"]
-
-    @property
-    def n_nodes(self) -> int:
-        return len(self.position)
+Neighbours = tuple[Table, ...]  # each node in one row of one table
 
 
 def neighbours(
@@ -62,40 +54,41 @@ def neighbours(
     first = np.concatenate([[0], np.cumsum(degrees)[:-1]])
     sizes = degrees + with_self
     order = np.argsort(sizes, kind="stable").astype(np.int32)
-    tables, position, start, row = [], np.empty(n_nodes, np.int32), 0, 0
+    tables, start = [], 0
     for end in _cuts(sizes[order]):
         nodes = order[start:end]
         width = max(int(sizes[nodes[-1]]), 1)
         n_blocks = -(-len(nodes) // max(block_edges // width, 1))
         rows = -(-len(nodes) // n_blocks)
-        position[nodes] = row + np.arange(len(nodes), dtype=np.int32)
-        nodes = np.concatenate([nodes, np.zeros(n_blocks * rows - len(nodes), np.int32)])
-        used = np.arange(len(nodes)) < end - start
-        table = np.zeros((len(nodes), width), np.int32)
-        for part in np.array_split(np.arange(len(nodes)), n_blocks):  # bounds the memory
-            _fill(table, part, nodes, degrees[nodes] * used, first, senders)
+        table = np.zeros((n_blocks * rows, width), np.int32)
+        _fill(table, degrees[nodes], first[nodes], senders)
         if with_self:
-            table[np.arange(end - start), degrees[nodes[: end - start]]] = nodes[: end - start]
+            table[np.arange(len(nodes)), degrees[nodes]] = nodes
+        shape, rest = (n_blocks, rows), (0, n_blocks * rows - len(nodes))
         tables.append(
             Table(
-                nodes.reshape(n_blocks, rows),
-                table.reshape(n_blocks, rows, width),
-                (sizes[nodes] * used).astype(np.int32).reshape(n_blocks, rows),
+                np.pad(nodes, rest, constant_values=n_nodes).reshape(shape),
+                table.reshape(*shape, width),
+                np.pad(sizes[nodes].astype(np.int32), rest).reshape(shape),
             )
         )
-        start, row = end, row + len(nodes)
-    return Neighbours(tuple(tables), position)
+        start = end
+    return tuple(tables)
 
 
-def _fill(table, rows, nodes, degrees, first, senders) -> None:
+def _fill(table, degrees, first, senders) -> None:
+    """The senders first, first + 1, ... of each row, `degrees` many; a part of rows at a time."""
     column = np.arange(table.shape[1])
-    entries = column < degrees[rows, None]
-    edge = first[nodes[rows], None] + column
-    table[rows] = np.where(entries, senders[np.where(entries, edge, 0)], 0) if len(senders) else 0
+    step = max(BLOCK_EDGES // len(column), 1)
+    for row in range(0, len(degrees) if len(senders) else 0, step):
+        part = slice(row, min(row + step, len(degrees)))
+        entries = column < degrees[part, None]
+        edges = np.where(entries, first[part, None] + column, 0)
+        table[part] = np.where(entries, senders[edges], 0)
 
 
 def _cuts(sizes: Int[np.ndarray, " N"]) -> list[int]:
-    """Ends of runs of ascending sizes, each run at most `_RATIO` wide, single sizes apart."""
+    """Ends of runs of ascending sizes, the sizes of a run within a factor `_RATIO`."""
     ends, start = [], 0
     while start < len(sizes):
         start = int(np.searchsorted(sizes, max(sizes[start], 1) * _RATIO, side="right"))
@@ -131,22 +124,28 @@ def _form(n_nodes: int, left: np.ndarray, right: np.ndarray) -> int:
 
 
 def by_block(
-    function: Callable[[Array, Array, Bool[Array, "rows width"]], PyTree], graph: Neighbours
+    function: Callable[[Array, Array, Bool[Array, "rows width"]], PyTree],
+    n_nodes: int,
+    graph: Neighbours,
 ) -> PyTree[Float[Array, "N ..."]]:
-    """What `function` makes of each block, a row a node, put into the order of the nodes.
+    """What `function` makes of each block, a row a node, in the order of the nodes.
 
     function: (nodes (rows,), neighbours (rows, width), which entries are neighbours and not
     padding (rows, width)) -> arrays (rows, ...); traced once for each table.
     """
 
-    def block(table: Table):
-        entries = jnp.arange(table.neighbours.shape[-1]) < table.degrees[:, None]
-        return function(table.nodes, table.neighbours, entries)
+    def rows(block: Table):
+        entries = jnp.arange(block.neighbours.shape[-1]) < block.degrees[:, None]
+        return function(block.nodes, block.neighbours, entries)
 
-    found = [jax.lax.map(block, table) for table in graph.tables]
+    def store(found, block: Table):
+        def put(array, new):  # of a node that is not there: nowhere
+            return array.at[block.nodes].set(new, mode="drop", unique_indices=True)
 
-    def in_order(*parts):
-        rows = jnp.concatenate([part.reshape(-1, *part.shape[2:]) for part in parts])
-        return rows[graph.position]
+        return jax.tree.map(put, found, rows(block)), None
 
-    return jax.tree.map(in_order, *found)
+    shapes = jax.eval_shape(rows, jax.tree.map(lambda a: a[0], graph[0]))
+    found = jax.tree.map(lambda s: jnp.zeros((n_nodes, *s.shape[1:]), s.dtype), shapes)
+    for table in graph:
+        found, _ = jax.lax.scan(store, found, table)
+    return found
