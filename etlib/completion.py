@@ -21,7 +21,7 @@ from skimage.restoration import inpaint_biharmonic
 from etlib import masked_images as mi
 from etlib.block import BlockConfig
 from etlib.data import images
-from etlib.training import Row, TrainConfig, train
+from etlib.training import Row, TrainConfig, data_mesh, shard, train
 from etlib.transformer import TransformerConfig
 from etlib.vision import patchify, unpatchify
 
@@ -71,18 +71,19 @@ def fit(
     With `p.folder` the run keeps its log and checkpoints there, and goes on from them.
     """
     model = mi.MaskedImageModel(model_config(p), rngs=nnx.Rngs(p.seed))
-    options = {"size": p.image_size, "workers": p.workers}
+    mesh = data_mesh()
     process = jax.process_index(), jax.process_count()
+    options = {"size": p.image_size, "workers": p.workers, "process": process}
     train_data = images.source(p.dataset, "train", unreadable=p.unreadable)
     held_out = images.source(p.dataset, "val", unreadable=p.unreadable)
-    batches = images.training_batches(
-        train_data, batch=p.batch, seed=p.seed, process=process, **options
-    )
+    batches = images.training_batches(train_data, batch=p.batch, seed=p.seed, **options)
     complete = nnx.jit(lambda model, *inputs: model(*inputs))
 
     def evaluate(model):
-        found = images.evaluation_batches(held_out, batch=50, **options)
-        return {"score": score(partial(complete, model), found, model.config)}
+        size = -(-50 // mesh.size) * mesh.size  # a share for every device
+        found = images.evaluation_batches(held_out, batch=size, **options)
+        shared = (shard(batch, mesh) for batch in found)
+        return {"score": score(partial(complete, model), shared, model.config)}
 
     descent = {"remat": p.remat} if p.model == "et" else {}
     with batches:
@@ -105,6 +106,7 @@ def fit(
             evaluate_every=evaluate_every,
             log_every=10,
             progress=progress,
+            mesh=mesh,
         )
     return model, rows
 

@@ -287,6 +287,7 @@ def train(
             if t == first:
                 n_samples = len(jax.tree.leaves(batch)[0]) * jax.process_count()
                 check_batch(n_samples, config, mesh)
+            # This returns before the step is done: the next batch is read and sent meanwhile.
             state, metrics = step(state, shard(batch, mesh))
             bar.update()
             evaluating = evaluate is not None and due(evaluate_every, t)

@@ -1,5 +1,10 @@
 """The completion task and the fillings, against loops and scikit-image."""
 
+import os
+import socket
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,3 +208,45 @@ def test_a_run_in_the_same_folder_goes_on(tmp_path):
     _, resumed = completion.fit(folder, progress=False)
     assert resumed[-1]["loss"] == whole[-1]["loss"]
     assert resumed[-1]["score"] == whole[-1]["score"]
+
+
+SHORT = masked_images.PRESETS["smoke"].model_copy(update={"train_steps": 3, "warmup_steps": 1})
+
+PROCESS = """
+import sys
+import jax
+jax.distributed.initialize("localhost:{port}", 2, int(sys.argv[1]))
+sys.path.insert(0, ".")
+from tests.test_completion import SHORT, completion
+assert jax.process_count() == 2 and jax.device_count() == 2
+_, rows = completion.fit(SHORT, progress=False, evaluate_every=1)
+print("rows", *[row[name] for row in rows for name in ("loss", "score")])
+"""
+
+
+def test_two_processes_train_and_score_as_one(tmp_path):
+    """Each reads its share of every batch, in training and in evaluation."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        port = s.getsockname()[1]
+    script = tmp_path / "process.py"
+    script.write_text(PROCESS.format(port=port))
+    flags = "--xla_cpu_use_fusion_emitters=false"  # and one device each
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(i)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    outputs = [p.communicate(timeout=240) for p in processes]
+    assert all(p.returncode == 0 for p in processes), outputs[0][1] + outputs[1][1]
+    _, rows = completion.fit(SHORT, progress=False, evaluate_every=1)
+    one = [row[name] for row in rows for name in ("loss", "score")]
+    for out, _ in outputs:
+        line = next(line for line in out.splitlines() if line.startswith("rows"))
+        np.testing.assert_allclose([float(v) for v in line.split()[1:]], one, rtol=1e-5)

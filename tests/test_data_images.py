@@ -202,24 +202,6 @@ def test_nothing_readable_is_an_error_even_when_skipping(tmp_path):
         take(train(f"imagefolder:{tmp_path}", batch=2, unreadable="skip"), 1)
 
 
-def test_ahead_gives_the_same_batches_and_states_them_as_given(ten):
-    through, put = take(train(ten, epochs=2), 4), []
-
-    def note(batch):
-        put.append(batch)
-        return batch
-
-    ahead = images.Ahead(train(ten, epochs=2), note)
-    assert_same([next(ahead)], through[:1])
-    assert len(put) == 2  # the second is on its way while the first is used
-    state = ahead.get_state()
-    assert state["step"] == 1
-    assert_same(list(ahead), through[1:])
-    assert ahead.get_state()["step"] == 4
-    ahead.set_state(state)
-    assert_same(list(ahead), through[1:])
-
-
 def test_read_folder_in_file_name_order(tmp_path):
     for name in ("10_b.png", "02_a.JPEG", ".hidden.png"):
         picture(tmp_path / name)

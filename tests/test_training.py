@@ -1,10 +1,6 @@
 """The training loop: schedules, exact resuming, devices, broken steps, refusals."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +52,10 @@ def data(batch=8):
 
 
 QUIET = {"progress": False, "log_every": 1}
+
+
+def one_device():
+    return data_mesh(jax.devices()[:1])
 
 
 def parameters(model):
@@ -193,7 +193,7 @@ def test_accumulation_equals_the_whole_batch():
     for accumulate in (1, 2, 4):
         models.append(Net())
         config = TrainConfig(n_steps=5, peak_lr=1e-2, accumulate=accumulate)
-        train(models[-1], quiet_loss, data(), config, mesh=data_mesh(jax.devices()[:1]), **QUIET)
+        train(models[-1], quiet_loss, data(), config, mesh=one_device(), **QUIET)
     for other in models[1:]:
         for a, b in zip(parameters(models[0]), parameters(other), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
@@ -338,51 +338,3 @@ def test_broken_step_is_named_and_changes_nothing():
         train(model, breaks, data(), TrainConfig(n_steps=5), progress=False)
     for old, new in zip(before, parameters(model), strict=True):
         np.testing.assert_array_equal(old, new)
-
-
-PROCESS = """
-import sys
-import jax
-jax.distributed.initialize("localhost:{port}", 2, int(sys.argv[1]))
-sys.path.insert(0, ".")
-import numpy as np
-from tests.test_training import Net, TrainConfig, data, loss, train
-assert jax.process_count() == 2 and jax.device_count() == 2
-
-class Half:
-    def __init__(self): self.batches = data()
-    def __iter__(self): return self
-    def __next__(self):
-        i = jax.process_index()
-        return {{k: v[4 * i : 4 * i + 4] for k, v in next(self.batches).items()}}
-
-rows = train(Net(), loss, Half(), TrainConfig(n_steps=5), progress=False, log_every=1)
-print("losses", *[row["loss"] for row in rows])
-"""
-
-
-def test_two_processes_give_the_result_of_one(tmp_path):
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        port = s.getsockname()[1]
-    script = tmp_path / "process.py"
-    script.write_text(PROCESS.format(port=port))
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(i)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    outputs = [p.communicate(timeout=120) for p in processes]
-    assert all(p.returncode == 0 for p in processes), outputs[0][1] + outputs[1][1]
-    mesh = data_mesh(jax.devices()[:1])
-    rows = train(Net(), loss, data(), TrainConfig(n_steps=5), mesh=mesh, **QUIET)
-    one = [row["loss"] for row in rows]
-    for out, _ in outputs:
-        line = next(line for line in out.splitlines() if line.startswith("losses"))
-        np.testing.assert_allclose([float(v) for v in line.split()[1:]], one, rtol=1e-5)

@@ -12,8 +12,7 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -221,43 +220,6 @@ def read_folder(folder: str | Path, size: int) -> dict[str, np.ndarray]:
     if not files:
         raise DataError(f"no picture in {folder.absolute()}")
     return {f.name: centre(read_rgb(f), size) for f in files}
-
-
-class Ahead:
-    """Batches of which the next `depth` are already on their way to the device.
-
-    put: starts the copy of a batch, like `jax.device_put`, and returns without waiting for it.
-
-    The state is that of the batch given last, not of those waiting.
-    """
-
-    def __init__(self, batches: Batches, put: Callable[[Batch], Any], depth: int = 1):
-        self.batches, self._put, self._depth = batches, put, depth
-        self._waiting: deque[tuple[dict[str, Any], Any]] = deque()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        while len(self._waiting) <= self._depth:
-            state = self.batches.get_state()
-            try:
-                batch = next(self.batches)
-            except StopIteration:
-                break
-            self._waiting.append((state, self._put(batch)))
-        if not self._waiting:
-            raise StopIteration
-        return self._waiting.popleft()[1]
-
-    def get_state(self) -> dict[str, Any]:
-        """See `Batches`."""
-        return self._waiting[0][0] if self._waiting else self.batches.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Batches`."""
-        self._waiting.clear()
-        self.batches.set_state(state)
 
 
 Skipped = tuple[tuple[str, str], ...]
