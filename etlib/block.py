@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from etlib import energy as en
+from etlib import streamed
 
 Remat = Literal["none", "cheap", "all"]
 
@@ -39,6 +40,7 @@ class BlockConfig:
     eps: float = en.EPS
     attention_std: float = 0.002
     memory_std: float = 0.02
+    query_block: int | None = None  # queries at a time (etlib.streamed); None is all of them
     compute_dtype: str | None = None  # of the products, e.g. "bfloat16"; None is the parameters'
 
 
@@ -96,19 +98,24 @@ class ETBlock(nnx.Module):
         `energy.attention_energy`."""
         c = self.config
         g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
-        attention = en.attention_energy(
-            g, Wk, Wq, self.inverse_temperature, self_attention=c.self_attention, **pairs
-        )
+        pairs = {"self_attention": c.self_attention, **pairs}
+        beta = self.inverse_temperature
+        if c.query_block is None:
+            attention = en.attention_energy(g, Wk, Wq, beta, **pairs)
+        else:
+            attention = streamed.attention_energy(g, Wk, Wq, c.query_block, beta, **pairs)
         return attention, en.hopfield_energy(g, Xi, c.activation, valid=pairs.get("valid"))
 
     def gradient(self, g: Float[Array, "*b N D"], **pairs) -> Float[Array, "*b N D"]:
         """dE/dg at the normalised tokens g in closed form; options as in `energies`."""
         c = self.config
         g, Wk, Wq, Xi = self._computed(g, self.Wk[...], self.Wq[...], self.Xi[...])
+        pairs = {"self_attention": c.self_attention, **pairs}
         beta = self.inverse_temperature
-        return en.energy_gradient(
-            g, Wk, Wq, Xi, beta, c.activation, self_attention=c.self_attention, **pairs
-        )
+        if c.query_block is None:
+            return en.energy_gradient(g, Wk, Wq, Xi, beta, c.activation, **pairs)
+        attention = streamed.attention_gradient(g, Wk, Wq, c.query_block, beta, **pairs)
+        return attention + en.hopfield_gradient(g, Xi, c.activation, valid=pairs.get("valid"))
 
     def __call__(self, x: Float[Array, "*b N D"], **options) -> Float[Array, "*b N D"]:
         """Tokens after the descent; options as in `descend`."""

@@ -157,10 +157,10 @@ def attention_pairs(
 
 def attention_logits(
     keys: Float[Array, "*b H N Y"],
-    queries: Float[Array, "*b H N Y"],
+    queries: Float[Array, "*b H C Y"],
     beta: Float[Array, " H"],
-    weights: Float[Array, "*w #H N N"] | None = None,
-) -> Float[Array, "*b H N N"]:
+    weights: Float[Array, "*w #H N C"] | None = None,
+) -> Float[Array, "*b H N C"]:
     """beta_h A_hBC, times the edge weights where given; axes (head, key B, query C)."""
     logits = beta[:, None, None] * _product("...HBY,...HCY->...HBC", keys, queries)
     return logits if weights is None else logits * weights
@@ -192,11 +192,16 @@ def attention_energy(
     """
     beta = per_head(beta, Wk)
     logits = attention_logits(*keys_queries(g, Wk, Wq), beta, weights)
-    pairs = attention_pairs(g.shape[-2], self_attention, mask, valid)[..., None, :, :]
-    pairs = jnp.broadcast_to(pairs, logits.shape)
-    per_query = jax.nn.logsumexp(logits, axis=-2, where=pairs)
-    per_query = jnp.where(pairs.any(axis=-2), per_query, 0.0)
-    return -jnp.sum(per_query.sum(axis=-1) / beta, axis=-1)
+    pairs = attention_pairs(g.shape[-2], self_attention, mask, valid)
+    return -jnp.sum(log_sums(logits, pairs).sum(axis=-1) / beta, axis=-1)
+
+
+def log_sums(
+    logits: Float[Array, "*b H N C"], pairs: Bool[Array, "*p N C"]
+) -> Float[Array, "*b H C"]:
+    """log sum_B exp(logit) of each query over the pairs it may use; 0 where there is none."""
+    pairs = jnp.broadcast_to(pairs[..., None, :, :], logits.shape)
+    return jnp.where(pairs.any(axis=-2), jax.nn.logsumexp(logits, axis=-2, where=pairs), 0.0)
 
 
 def attention_gradient(
@@ -217,14 +222,36 @@ def attention_gradient(
     -dE/dg_C = sum_h Wq^T sum_B K_B P_BC + sum_h Wk^T sum_C' Q_C' P_CC'.
     """
     keys, queries = keys_queries(g, Wk, Wq)
-    logits = attention_logits(keys, queries, per_head(beta, Wk), weights)
-    pairs = attention_pairs(g.shape[-2], self_attention, mask, valid)[..., None, :, :]
-    attention = jax.nn.softmax(logits, axis=-2, where=jnp.broadcast_to(pairs, logits.shape))
+    pairs = attention_pairs(g.shape[-2], self_attention, mask, valid)
+    as_query, as_key = pulls(keys, queries, per_head(beta, Wk), pairs, weights)
+    return to_tokens(as_query.astype(g.dtype), as_key.astype(g.dtype), Wk, Wq)
+
+
+def pulls(
+    keys: Float[Array, "*b H N Y"],
+    queries: Float[Array, "*b H C Y"],
+    beta: Float[Array, " H"],
+    pairs: Bool[Array, "*p N C"],
+    weights: Float[Array, "*w #H N C"] | None = None,
+) -> tuple[Float[Array, "*b H C Y"], Float[Array, "*b H N Y"]]:
+    """sum_B K_B P_BC of each of the queries, and sum_C Q_C P_BC of each key over them."""
+    logits = attention_logits(keys, queries, beta, weights)
+    pairs = jnp.broadcast_to(pairs[..., None, :, :], logits.shape)
+    attention = jax.nn.softmax(logits, axis=-2, where=pairs)
     if weights is not None:
         attention = attention * weights
-    attention = attention.astype(g.dtype)
-    as_query = _product("...HBC,...HBY->...HCY", attention, keys).astype(g.dtype)
-    as_key = _product("...HBC,...HCY->...HBY", attention, queries).astype(g.dtype)
+    attention = attention.astype(keys.dtype)
+    as_query = _product("...HBC,...HBY->...HCY", attention, keys)
+    return as_query, _product("...HBC,...HCY->...HBY", attention, queries)
+
+
+def to_tokens(
+    as_query: Float[Array, "*b H N Y"],
+    as_key: Float[Array, "*b H N Y"],
+    Wk: Float[Array, "H Y D"],
+    Wq: Float[Array, "H Y D"],
+) -> Float[Array, "*b N D"]:
+    """dE_ATT/dg from what pulls each token as a query and as a key."""
     return -_product("...HNY,HYD->...ND", as_query, Wq) - _product("...HNY,HYD->...ND", as_key, Wk)
 
 
