@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from etlib.anomaly import AnomalyConfig, NodeAnomalyModel, NodeBatch, anomaly_loss, class_weights
 from etlib.data.nodegraph import NodeGraph
-from etlib.detection import Best, Split
+from etlib.detection import Best, Split, standardised
 from etlib.errors import UserError
 from etlib.neighbours import Neighbours, neighbours
 from etlib.training import Row, TrainConfig, data_mesh, train
@@ -36,13 +36,6 @@ class Fitted(NamedTuple):
     epoch: int  # from 1
     validation: Float[np.ndarray, "epochs validation"]
     rows: list[Row]
-
-
-def standardised(x: Float[np.ndarray, "N F"]) -> Float[np.ndarray, "N F"]:
-    """Each feature with mean 0 and variance 1 over all nodes; one that is constant is 0."""
-    deviation = x.std(axis=0, dtype=np.float64)
-    scale = np.where(deviation > 0, deviation, 1)
-    return ((x - x.mean(axis=0, dtype=np.float64)) / scale).astype(np.float32)
 
 
 def tables(graph: NodeGraph, config: AnomalyConfig) -> tuple[Neighbours, ...]:

@@ -53,6 +53,9 @@ CHAPTERS: dict[str, Chapter] = {
             "06-graph-classification.ipynb",
             "etlib.chapters.graph_classification",
         ),
+        Chapter(
+            "anomaly-detection", "05-anomaly-detection.ipynb", "etlib.chapters.anomaly_detection"
+        ),
         Chapter("oversmoothing", "07-oversmoothing.ipynb", "etlib.chapters.oversmoothing"),
         Chapter(
             "conservation-laws", "08-conservation-laws.ipynb", "etlib.chapters.conservation_laws"
