@@ -54,10 +54,11 @@ class GraphConfig:
 
     n_edge_features: 1 where the graphs have none: the adjacency matrix is then used.
     k:               eigenvectors of the Laplacian in the encoding; 0 for no encoding.
-    kernel:          of the convolution: 3, or 1 for no dependence on the order of the nodes.
+    kernel:          of the convolution: 3, or 1 for no dependence on the order of the nodes;
+                     0 for none: A_hat is A'.
     noise_std:       of the noise of each step in training (equation 27); never in prediction.
 
-    Raises UserError for a kernel that is not an odd number.
+    Raises UserError for a kernel that is neither odd nor 0.
     """
 
     n_features: int
@@ -72,8 +73,10 @@ class GraphConfig:
     block: BlockConfig = field(default_factory=graph_block)
 
     def __post_init__(self):
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise UserError(f"kernel is {self.kernel}: it is centred on a pair, so an odd number")
+        if self.kernel < 0 or (self.kernel and self.kernel % 2 == 0):
+            raise UserError(
+                f"kernel is {self.kernel}: it is centred on a pair, so an odd number, or 0 for none"
+            )
 
 
 class GraphBlock(ETBlock):
@@ -122,9 +125,8 @@ class GraphClassifier(nnx.Module):
         self.position = nnx.Linear(config.k, D, rngs=rngs, **drawn)
         self.pair = nnx.Linear(config.n_edge_features, H, rngs=rngs)
         self.CLS = nnx.Param(config.cls_std * jax.random.normal(rngs.params(), D))
-        self.conv = nnx.Param(
-            jax.random.normal(rngs.params(), (config.kernel, config.kernel, H)) / config.kernel
-        )
+        kernel = config.kernel, config.kernel, H
+        self.conv = nnx.Param(jax.random.normal(rngs.params(), kernel) / max(config.kernel, 1))
         self.blocks = nnx.List(self.block(config.block, rngs) for _ in range(config.n_blocks))
         self.decoder = nnx.Linear(D, config.n_classes, rngs=rngs)
 
@@ -146,6 +148,9 @@ class GraphClassifier(nnx.Module):
         ends of a graph.
         """
         projected = self.pair(graphs.edge_attr)
+        if self.config.kernel == 0:
+            edgewise = isinstance(graphs, EdgeBucket)
+            return projected if edgewise else jnp.moveaxis(projected, -1, 1).swapaxes(-1, -2)
         if isinstance(graphs, EdgeBucket):
             near = shifted(x, self.config.kernel, graphs.slot)
             queries, keys = near[:, graphs.receivers], near[:, graphs.senders]

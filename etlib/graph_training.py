@@ -189,6 +189,7 @@ def model_config(p: "Training", data: GraphSet) -> GraphConfig:
             n_memories=p.n_memories,
             n_steps=p.n_steps,
             alpha=p.alpha,
+            attention_std=p.attention_std,
         ),
     )
 
@@ -205,10 +206,9 @@ class Task:
     @cached_property
     def encoded(self) -> list[Encoded]:
         k, with_cls = self.p.n_eigenvectors, self.p.variant == "released"
-        if k == 0:  # a column of zeros
-            found = encode(self.data.graphs, 1)
-            return [e._replace(encoding=np.zeros_like(e.encoding)) for e in found]
-        return encode(self.data.graphs, k, with_cls=with_cls)
+        scale = np.float32(self.p.encoding_scale if k else 0)  # without any, a column of zeros
+        found = encode(self.data.graphs, max(k, 1), with_cls=with_cls)
+        return [e._replace(encoding=scale * e.encoding) for e in found]
 
     def learner(self, model: Model, number: int, *, progress: bool = False) -> Learner:
         """A new classifier at the start of its training on fold `number`."""

@@ -139,6 +139,16 @@ def test_loss_is_smoothed_cross_entropy_over_the_graphs():
     np.testing.assert_allclose(metrics["accuracy"], (logits.argmax(axis=1) == y).mean())
 
 
+def test_without_a_convolution_the_weights_are_the_projected_features():
+    model = make(kernel=0)
+    graphs = one_bucket([some_graph(n) for n in (1, 4, 7)])
+    _, found = tokens_and_weights(model, graphs)
+    for h in range(found.shape[1]):
+        weight, bias = np.asarray(model.pair.kernel[:, h]), float(model.pair.bias[h])
+        by_hand = np.einsum("bCBe,e->bBC", graphs.edge_attr, weight) + bias
+        np.testing.assert_allclose(found[:, h], by_hand, atol=1e-6)
+
+
 def test_a_kernel_has_a_centre():
     with pytest.raises(UserError, match="kernel is 2"):
         gc.GraphConfig(3, 2, kernel=2)
@@ -160,7 +170,7 @@ def test_a_graph_alone_and_in_a_batch(released):
         np.testing.assert_allclose(together[i], alone[0], atol=2e-5)
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("kernel", [0, 1, 3])
 def test_a_list_of_edges_equals_the_dense_arrays(kernel):
     """Logits, and the gradient of the loss, which passes through the descent."""
     model = make(kernel=kernel, noise_std=0.0, n_blocks=1)
