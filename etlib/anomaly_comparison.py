@@ -1,6 +1,7 @@
 """Every detector of chapter 5 on the same task, and what the energy alone says of a node."""
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,8 +112,13 @@ def model_config(graph: NodeGraph, p: "Parameters") -> AnomalyConfig:
 # --- the energy of a node -----------------------------------------------------
 
 
-def trace(model: NodeAnomalyModel, graph: NodeGraph) -> NodeTrace:
-    """Energies and tokens of every node along the descent, on the first of the model's graphs."""
+def trace(model: NodeAnomalyModel, graph: NodeGraph, n_steps: int | None = None) -> NodeTrace:
+    """Energies and tokens of every node along the descent, on the first of the model's graphs;
+    for `n_steps`, which may be more than the model was trained for."""
+    if n_steps is not None:
+        model = nnx.clone(model)
+        block = replace(model.config.block, n_steps=n_steps)
+        model.config = replace(model.config, block=block)
     return _trace(model, jnp.asarray(standardised(graph.x)), tables(graph, model.config)[0])
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Integer
 from scipy.sparse.csgraph import laplacian
 
 from etlib.data.nodegraph import NodeGraph
+from etlib.detection import standardised
 
 
 def normalised_laplacian(graph: NodeGraph) -> sp.csr_array:
@@ -62,6 +63,24 @@ def energy_share(
     return step @ (damping * moments) / moments[0]
 
 
+def without(graph: NodeGraph, nodes: Integer[np.ndarray, " k"]) -> NodeGraph:
+    """The graph with nodes, and their edges, taken out."""
+    kept = np.setdiff1d(np.arange(graph.n_nodes), nodes)
+    number = np.full(graph.n_nodes, -1, np.int32)
+    number[kept] = np.arange(len(kept), dtype=np.int32)
+
+    def among(edges):
+        edges = number[edges]
+        return edges[:, (edges >= 0).all(axis=0)]
+
+    return graph._replace(
+        x=graph.x[kept],
+        labels=graph.labels[kept],
+        edges=among(graph.edges),
+        relations={kind: among(edges) for kind, edges in graph.relations.items()},
+    )
+
+
 class RightShift(NamedTuple):
     """Mean frequency of the features: of the whole graph; without its anomalies; and without as
     many normal nodes, for several draws."""
@@ -74,21 +93,17 @@ class RightShift(NamedTuple):
 def right_shift(graph: NodeGraph, draws: int = 5, seed: int = 0) -> RightShift:
     """Whether anomalies hold energy at high frequencies: take them out, and take others out.
 
-    The features are standardised once, on the whole graph, and constant ones left out; the
-    figure is the mean over features. Taking any node out changes the graph, so as many normal
-    nodes, drawn at random, are taken out for comparison.
+    The features are standardised once, on the whole graph; the figure is the mean over those
+    that vary. Taking any node out changes the graph, so as many normal nodes, drawn at random,
+    are taken out for comparison.
     """
-    x = graph.x.astype(np.float64)
-    x = (x - x.mean(axis=0))[:, x.std(axis=0) > 0]
-    x /= x.std(axis=0)
+    graph = graph._replace(x=standardised(graph.x))
     anomalies, normal = np.flatnonzero(graph.labels == 1), np.flatnonzero(graph.labels == 0)
-    adjacency = graph.adjacency()
     rng = np.random.default_rng(seed)
 
     def frequency(left_out: Integer[np.ndarray, " k"]) -> float:
-        kept = np.setdiff1d(np.arange(graph.n_nodes), left_out)
-        L = sp.csr_array(laplacian(adjacency[kept][:, kept], normed=True))
-        return float(np.nanmean(mean_frequency(L, x[kept])))
+        rest = without(graph, left_out)
+        return float(np.nanmean(mean_frequency(normalised_laplacian(rest), rest.x)))
 
     n = min(len(anomalies), len(normal))
     return RightShift(

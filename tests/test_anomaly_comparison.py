@@ -60,6 +60,12 @@ def test_the_trace_is_the_models_own_descent(tumours, found):
     np.testing.assert_allclose(jax.nn.sigmoid(logits), found.scores, atol=1e-5)
 
 
+def test_a_longer_descent_begins_as_the_short_one(tumours, found):
+    short, longer = ac.trace(found.model, tumours), ac.trace(found.model, tumours, n_steps=4)
+    assert longer.energy.shape[0] == 5 and found.model.config.block.n_steps == 2
+    np.testing.assert_allclose(longer.energy[:3], short.energy, rtol=1e-5)
+
+
 def test_energy_areas_are_those_of_the_last_energy(tumours, found):
     from sklearn.metrics import roc_auc_score
 

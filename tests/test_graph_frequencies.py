@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from etlib.data.nodegraph import node_graph
-from etlib.graph_frequencies import energy_share, mean_frequency, normalised_laplacian, right_shift
+from etlib.graph_frequencies import (
+    energy_share,
+    mean_frequency,
+    normalised_laplacian,
+    right_shift,
+    without,
+)
 
 
 def graph(G, x=None, anomalies=()):
@@ -58,6 +64,15 @@ def test_energy_share(made):
     expected = [energy[values <= b].sum() / energy.sum() for b in bounds]
     np.testing.assert_allclose(energy_share(L, x, bounds, 400), expected, atol=0.02)
     np.testing.assert_allclose(energy_share(L, x, np.array([0.0, 2.0])), [0, 1], atol=0.01)
+
+
+def test_taking_nodes_out():
+    G = nx.barabasi_albert_graph(30, 2, seed=0)
+    made = graph(G, np.arange(30.0)[:, None], anomalies=[3, 8])
+    rest = without(made, np.array([8, 1, 20]))
+    expected = nx.to_numpy_array(G.subgraph(n for n in G if n not in (8, 1, 20)))
+    np.testing.assert_array_equal(rest.adjacency().toarray(), expected)
+    assert rest.x[:3, 0].tolist() == [0, 2, 3] and rest.labels.sum() == 1 and rest.labels[2] == 1
 
 
 def test_right_shift_of_a_spike():

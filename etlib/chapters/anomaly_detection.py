@@ -49,8 +49,9 @@ class Parameters(ChapterParameters):
     )
 
     epochs: int = Field(100, ge=1, description="steps of training on the whole graph")
-    peak_lr: float = Field(5e-3, gt=0, description="learning rate of Adam")
+    peak_lr: float = Field(3e-3, gt=0, description="learning rate of Adam")
     baseline_epochs: int = Field(100, ge=1, description="epochs, or trees, of a baseline")
+    n_more_steps: int = Field(12, ge=1, description="descent steps of the section on energies")
     device: Literal["auto", "cpu", "gpu", "tpu"] = Field("auto", description="where JAX computes")
 
     @field_validator("models")
@@ -79,5 +80,5 @@ PRESETS = {
         baseline_epochs=5,
     ),
     "book": Parameters(),
-    "paper": Parameters(dataset="yelp", n_steps=1),
+    "paper": Parameters(dataset="yelp", peak_lr=1e-3),
 }
