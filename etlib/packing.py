@@ -83,7 +83,7 @@ def layout(
     ends = [end * multiple for end in _cuts(lengths[multiple - 1 :: multiple], padding)]
     runs = [
         Slots(start, end, lengths[end - 1])
-        for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        for start, end in zip([0, *ends][:-1], ends, strict=True)
     ]
     if dense < n_slots:
         total = (_up(int(a[dense:].sum()), 64 * multiple) for a in (n_tokens, n_edges))

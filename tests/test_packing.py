@@ -107,6 +107,8 @@ def test_large_graphs_go_to_the_list_of_edges():
     assert edges.index.tolist() == [1, 3]
     assert edges.slot.tolist() == [0] * 31 + [1] * 41 + [-1] * (len(edges.slot) - 72)
     assert edges.used.sum() == 2 * (29 + 30 + 39 + 40)
+    [alone] = pk.evaluation_batches(encoded[3:4], dense_tokens=10)[0]
+    assert alone.index.tolist() == [0]
     dense_only = pk.evaluation_batches(encoded, dense_tokens=None)[0]
     assert all(isinstance(b, bk.Bucket) for b in dense_only)
 
