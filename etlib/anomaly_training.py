@@ -1,4 +1,4 @@
-"""Training the anomaly model on a whole graph: one step is one epoch."""
+"""Training the anomaly model: on a whole graph at each step, or on parts of it."""
 
 from dataclasses import replace
 from itertools import repeat
@@ -15,6 +15,7 @@ from etlib.data.nodegraph import NodeGraph
 from etlib.detection import Best, Split, standardised
 from etlib.errors import UserError
 from etlib.neighbours import Neighbours, neighbours
+from etlib.subgraphs import SubgraphBatches
 from etlib.training import Row, TrainConfig, data_mesh, train
 
 
@@ -67,13 +68,16 @@ def fit_anomaly(
     training: TrainConfig | None = None,
     *,
     seed: int = 0,
+    parts: int = 1,
     progress: bool = False,
 ) -> Fitted:
     """Train on the nodes `split.train`; choose the epoch by average precision on validation.
 
-    The features are standardised over all nodes, which takes no label. `training.n_steps` is
-    the number of epochs; the released optimiser when None. The seed sets the initial weights
-    and the dropout; runs that differ in seed or split alone share what was compiled.
+    The features are standardised over all nodes, which takes no label. A step is an epoch, or
+    with `parts` one of so many random parts (`etlib.subgraphs`), which need less memory;
+    prediction always sees the whole graph. training: the released optimiser when None. The
+    seed sets the initial weights, the dropout and the parts; runs that differ in seed or split
+    alone share what was compiled.
 
     Raises UserError for features of another number than the configuration's, for training
     nodes without an anomaly or a normal node, or gradients to accumulate.
@@ -85,10 +89,14 @@ def fit_anomaly(
         raise UserError(
             f"{graph.name} has {graph.x.shape[1]} features, the model takes {config.n_features}"
         )
-    weights = class_weights(graph.labels, split.train)
-    x, graphs = jax.tree.map(jnp.asarray, (standardised(graph.x), tables(graph, config)))
-    labels = np.maximum(graph.labels, 0)
-    batch = NodeBatch(x, graphs, labels, weights, np.array([seed], np.int32))
+    x = standardised(graph.x)
+    graphs = jax.tree.map(jnp.asarray, tables(graph, config))
+    if parts > 1:
+        batches = SubgraphBatches(x, graph, split.train, config, parts, seed)
+    else:
+        weights = class_weights(graph.labels, split.train)
+        labels = np.maximum(graph.labels, 0)
+        batches = repeat(NodeBatch(x, graphs, labels, weights, np.array([seed], np.int32)))
     model = NodeAnomalyModel(config, rngs=nnx.Rngs(seed))
     best = Best(graph.labels, split.validation)
     chosen, validation = None, []
@@ -104,11 +112,11 @@ def fit_anomaly(
     rows = train(
         model,
         anomaly_loss,
-        repeat(batch),
+        batches,
         replace(training, seed=0),
         evaluate=evaluate,
-        evaluate_every=1,
-        log_every=1,
+        evaluate_every=parts,
+        log_every=parts,
         progress=progress,
         mesh=data_mesh(jax.devices()[:1]),
     )

@@ -1,6 +1,7 @@
 """The neighbours of every node of an undirected graph as padded tables of few shapes.
 
-Nodes of about equal degree share a table, cut into blocks of at most `block_edges` entries.
+Nodes of about equal degree share a table (few tables to compile, and a third of their entries
+is padding, or so), cut into blocks of at most `block_edges` entries.
 What a node sums over its neighbours is then a gather and a dense product, a block at a time:
 no scatter, and never more than a block of the edges in memory.
 """
@@ -16,7 +17,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from etlib.errors import UserError
 
 BLOCK_EDGES = 2**15  # of 64 float32 each: 8 MiB, about what a cache holds
-_RATIO = 2.0  # of the degrees in a table: few tables to compile, a third of padding or so
 
 
 class Table(NamedTuple):
@@ -33,6 +33,9 @@ class Table(NamedTuple):
 Neighbours = tuple[Table, ...]  # each node in one row of one table
 
 
+Shapes = dict[int, int]  # of tables: width, and how many nodes they have room for
+
+
 def neighbours(
     n_nodes: int,
     senders: Int[np.ndarray, " m"],
@@ -40,26 +43,31 @@ def neighbours(
     *,
     with_self: bool = False,
     block_edges: int = BLOCK_EDGES,
+    shapes: Shapes | None = None,
 ) -> Neighbours:
     """Tables of an undirected graph: each edge listed in both directions, sorted by receiver.
 
     with_self:   a node is its own neighbour too.
     block_edges: entries of a block; a node with more neighbours is a block of its own.
+    shapes:      of the tables, with room for every node (see `room`); by default they fit.
 
     Raises UserError for edges that are not sorted by receiver, name nodes that are not there,
-    or are listed in one direction only.
+    or are listed in one direction only; ValueError where `shapes` lack room.
     """
     _check(n_nodes, senders, receivers)
     degrees = np.bincount(receivers, minlength=n_nodes)
     first = np.concatenate([[0], np.cumsum(degrees)[:-1]])
     sizes = degrees + with_self
     order = np.argsort(sizes, kind="stable").astype(np.int32)
+    shapes = _fitting(sizes[order]) if shapes is None else shapes
     tables, start = [], 0
-    for end in _cuts(sizes[order]):
+    for width in sorted(shapes):
+        end = int(np.searchsorted(sizes[order], width, side="right"))
         nodes = order[start:end]
-        width = max(int(sizes[nodes[-1]]), 1)
-        n_blocks = -(-len(nodes) // max(block_edges // width, 1))
-        rows = -(-len(nodes) // n_blocks)
+        if len(nodes) > shapes[width]:
+            raise ValueError(f"{len(nodes)} nodes for a table of {shapes[width]}, width {width}")
+        n_blocks = -(-shapes[width] // max(block_edges // width, 1))
+        rows = -(-shapes[width] // n_blocks)
         table = np.zeros((n_blocks * rows, width), np.int32)
         _fill(table, degrees[nodes], first[nodes], senders)
         if with_self:
@@ -73,7 +81,34 @@ def neighbours(
             )
         )
         start = end
+    if start < n_nodes:
+        raise ValueError(f"{n_nodes - start} nodes have more neighbours than any table is wide")
     return tuple(tables)
+
+
+def _fitting(sizes: Int[np.ndarray, " N"]) -> Shapes:
+    """Shapes for ascending sizes, those of a table within a factor of two."""
+    shapes, start = {}, 0
+    while start < len(sizes):
+        end = int(np.searchsorted(sizes, max(2 * sizes[start], 1), side="right"))
+        shapes[max(int(sizes[end - 1]), 1)] = end - start
+        start = end
+    return shapes
+
+
+def room(shapes: Shapes, sizes: Int[np.ndarray, " N"]) -> Shapes:
+    """The shapes, where there is room for nodes of these sizes; else wider ones.
+
+    Their widths are powers of two, up to one more than is needed. What is lacking comes with
+    four standard deviations of a count more, so that graphs alike, drawn one after the other,
+    soon find room in shapes that do not change.
+    """
+    exponents = np.ceil(np.log2(np.maximum(sizes, 1))).astype(int)
+    counts = {2**e: int(n) for e, n in enumerate(np.bincount(exponents))}
+    lacking = {w: n + int(4 * n**0.5) + 4 for w, n in counts.items() if shapes.get(w, 0) < n}
+    if not lacking:
+        return shapes
+    return dict.fromkeys([*counts, 2 * max(counts)], 4) | shapes | lacking
 
 
 def _fill(table, degrees, first, senders) -> None:
@@ -85,15 +120,6 @@ def _fill(table, degrees, first, senders) -> None:
         entries = column < degrees[part, None]
         edges = np.where(entries, first[part, None] + column, 0)
         table[part] = np.where(entries, senders[edges], 0)
-
-
-def _cuts(sizes: Int[np.ndarray, " N"]) -> list[int]:
-    """Ends of runs of ascending sizes, the sizes of a run within a factor `_RATIO`."""
-    ends, start = [], 0
-    while start < len(sizes):
-        start = int(np.searchsorted(sizes, max(sizes[start], 1) * _RATIO, side="right"))
-        ends.append(start)
-    return ends
 
 
 def _check(n_nodes: int, senders: np.ndarray, receivers: np.ndarray) -> None:
