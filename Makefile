@@ -20,10 +20,10 @@ PAGES     := _config.yml _toc.yml $(shell find book/*)
 EXECUTED  := $(patsubst notebooks/%,$(BUILD)/notebooks/%,$(wildcard notebooks/*.ipynb))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup book test smoke run lint bench results serve lab lock clean FORCE
+.PHONY: help setup book test smoke run lint bench bench-scale results serve lab lock clean FORCE
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) ## Create .venv with the locked versions (PYTHON=python3.12 picks another Python)
 
@@ -46,6 +46,9 @@ lint: $(INSTALLED) ## Check code style, and that notebooks are stored as agreed
 
 bench: $(INSTALLED) ## Measure time and memory of the models on this machine
 	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-scale: $(INSTALLED) ## Measure graphs of millions of nodes and images of thousands of tokens (ten minutes, 16 GB)
+	$(BIN)/python benchmarks/bench_scale.py $(ARGS)
 
 results: $(INSTALLED) ## List and validate the recorded results
 	$(BIN)/etlib results
