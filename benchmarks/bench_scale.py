@@ -22,11 +22,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from etlib import edge_energy, neighbour_energy
 from etlib.anomaly import AnomalyConfig, NodeAnomalyModel, NodeBatch, anomaly_loss, class_weights
-from etlib.anomaly_training import anomaly_training, standardised, tables
+from etlib.anomaly_training import anomaly_training, tables
 from etlib.block import BlockConfig, ETBlock
 from etlib.data.nodegraph import NodeGraph
 from etlib.data.synthetic_fraud import FraudGraphConfig, generate
-from etlib.detection import split
+from etlib.detection import split, standardised
 from etlib.neighbours import neighbours
 from etlib.subgraphs import SubgraphBatches
 from etlib.training import data_mesh, initial_state, make_step, shard
