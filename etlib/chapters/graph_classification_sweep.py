@@ -19,6 +19,7 @@ from etlib import results, runs
 from etlib.chapters.graph_classification import PRESETS
 from etlib.cli import one_line_errors
 from etlib.data import tu
+from etlib.data.graphset import statistics
 from etlib.evaluation import N_FOLDS, RULES, Protocol, majority
 from etlib.graph_training import FoldResult, Model, Task
 from etlib.parameters import resolve
@@ -57,6 +58,7 @@ def record_folds(given: dict, models: list[Model], folder: Path) -> None:
     if all(target.exists() for target in targets.values()):
         return
     task = Task(p)
+    record_statistics(task, folder)
     for (model, fold), target in targets.items():
         if target.exists():
             continue
@@ -64,6 +66,24 @@ def record_folds(given: dict, models: list[Model], folder: Path) -> None:
             written = record_one({**given, "first_fold": fold, "folds": 1}, task, model)
             shutil.move(Path("runs", written), target)
         print(target.name, flush=True)
+
+
+def record_statistics(task: Task, folder: Path) -> None:
+    """Write what the paper's Table 8 tells of the set, as counted in its graphs."""
+    name = task.data.name
+    target = folder / f"06-graph-classification-statistics-{name}.json"
+    if target.exists():
+        return
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+        runs.configure("graph-classification", {"preset": "paper", "dataset": name})
+        runs.data_fingerprint(name, *task.data.arrays)
+        written = runs.record(
+            f"statistics-{name.lower()}",
+            statistics(task.data)._asdict(),
+            title=f"Statistics of {name}",
+            protocol="counted in the graphs that were loaded; an edge counts once",
+        )
+        shutil.move(Path("runs", written), target)
 
 
 def record_one(given: dict, task: Task, model: Model) -> str:
