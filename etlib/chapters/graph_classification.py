@@ -91,7 +91,7 @@ class Parameters(Training):
 _RELEASED = {name: field.default for name, field in Training.model_fields.items()}
 
 PRESETS = {
-    "smoke": Parameters(folds=1, epochs=1, n_molecules=30, molecule_folds=1, n_eigenvectors=4),
+    "smoke": Parameters(folds=1, epochs=1, n_molecules=20, molecule_folds=1, n_eigenvectors=4),
     "book": Parameters(),
     "paper": Parameters(**_RELEASED | {"dataset": "MUTAG", "n_molecules": 1680}),
 }

@@ -5,11 +5,15 @@ under `fraud/NAME/`. It may be read-only: whatever is derived from it goes to th
 """
 
 import os
+import warnings
 from pathlib import Path
 
-import pooch
-
 from etlib.errors import DataError
+
+with warnings.catch_warnings():
+    # Its progress bar would warn, in every chapter, that a notebook has no widgets.
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    import pooch
 
 VARIABLE = "ETLIB_DATA"
 

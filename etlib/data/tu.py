@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pooch
 
 from etlib.data.graphset import Graph, GraphSet, graph
 from etlib.data.root import cache, data_root, default_root, missing
@@ -103,6 +102,8 @@ def raw_folder(name: str, download: bool = False) -> Path:
 
 
 def _download(name: str, place: Path) -> Path:
+    import pooch
+
     url = URL.format(name=name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
