@@ -20,7 +20,7 @@ PAGES     := _config.yml _toc.yml $(shell find book/*)
 EXECUTED  := $(patsubst notebooks/%,$(BUILD)/notebooks/%,$(wildcard notebooks/*.ipynb))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup book test smoke run lint bench bench-scale results serve lab lock clean FORCE
+.PHONY: help setup book test smoke run lint bench bench-scale gpu-check results serve lab lock clean FORCE
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ bench: $(INSTALLED) ## Measure time and memory of the models on this machine
 
 bench-scale: $(INSTALLED) ## Measure graphs of millions of nodes and images of thousands of tokens (ten minutes, 16 GB)
 	$(BIN)/python benchmarks/bench_scale.py $(ARGS)
+
+gpu-check: $(INSTALLED) ## Verify, time and train the image model on a GPU (ARGS="--dataset imagefolder:PATH")
+	$(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
 results: $(INSTALLED) ## List and validate the recorded results
 	$(BIN)/etlib results

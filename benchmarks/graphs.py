@@ -10,9 +10,10 @@ from functools import partial
 import jax
 import numpy as np
 from flax import nnx
-from measuring import measure, products, show
+from tables import show
 
 from etlib.buckets import Bucket, encode
+from etlib.cost import bare_products, measure
 from etlib.data import tu
 from etlib.data.graphset import graph
 from etlib.errors import DataError
@@ -67,7 +68,7 @@ def step_and_floor(graphs, repeats):
         dense = isinstance(bucket, Bucket)
         tokens = bucket.valid.shape if dense else (1, len(bucket.x))
         x = jax.random.normal(jax.random.key(1), (*tokens, config.block.token_dim))
-        of_bucket = partial(products, pairs=dense)
+        of_bucket = partial(bare_products, pairs=dense)
         seconds = measure(of_bucket, model.blocks[0], x, repeats=repeats)[0]
         floor += 3 * config.n_blocks * config.block.n_steps * seconds
         n_tokens += tokens[0] * tokens[1]

@@ -18,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from skimage.restoration import inpaint_biharmonic
 
+from etlib import cost
 from etlib import masked_images as mi
 from etlib.block import BlockConfig
 from etlib.data import images
@@ -171,14 +172,11 @@ def along_steps(
 def product_flops(config: mi.MaskedImageConfig) -> int:
     """Floating-point operations of the matrix products of one Energy Transformer completion.
 
-    A product of (a, b) with (b, c) counts 2abc. A training step costs three times as much.
+    A training step costs three times as much. See `etlib.cost`.
     """
-    b, N = config.block, config.n_patches + 1
-    D, HY, K = b.token_dim, b.n_heads * b.head_dim, b.n_memories
-    attention = 8 * N * D * HY + 6 * N**2 * HY  # in and out of the heads; between tokens
-    memories = 4 * N * K * D
-    affine = 4 * config.n_patches * config.patch_values * D
-    return b.n_steps * (attention + memories) + affine
+    step = sum(cost.step_products(config.n_patches + 1, config.block).values())
+    affine = 4 * config.n_patches * config.patch_values * config.block.token_dim
+    return config.block.n_steps * step + affine
 
 
 # --- fillings that learn nothing, as completions ------------------------------

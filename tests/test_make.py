@@ -13,7 +13,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 from etlib import chapters
 from tests.build import ROOT, make
 
-NAMES = "help setup book test smoke run lint bench bench-scale results serve lab lock clean".split()
+NAMES = (
+    "help setup book test smoke run lint bench bench-scale gpu-check results serve lab lock clean"
+).split()
 
 
 def test_help_lists_every_target():
