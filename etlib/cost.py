@@ -79,15 +79,15 @@ def layer_parameters(c: TransformerConfig) -> int:
 def stored_values(n_tokens: int, c: BlockConfig, remat: Remat) -> int:
     """Numbers kept for the backward pass of one step of one image, as `block.descend` has them.
 
-    "all" keeps the token before the step. "cheap" also keeps every product's result. For
-    "none", what is kept besides depends on what the compiler fuses: no closed form.
+    "all" keeps the token before the step. "cheap" also keeps the results of the products that
+    the backward pass needs: keys, queries and what they become, scores, and overlaps with the
+    memories. For "none", what is kept depends on what the compiler fuses: no closed form.
     """
-    N, D, HY, K = n_tokens, c.token_dim, c.n_heads * c.head_dim, c.n_memories
+    N, D, HY = n_tokens, c.token_dim, c.n_heads * c.head_dim
     if remat == "all":
         return N * D
     if remat == "cheap":
-        products = 4 * N * HY + c.n_heads * N**2 + N * K + 3 * N * D
-        return N * D + products
+        return N * D + 4 * N * HY + c.n_heads * N**2 + N * c.n_memories
     raise ValueError(f"no closed form for remat {remat!r}: all or cheap")
 
 

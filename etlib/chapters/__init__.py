@@ -46,6 +46,7 @@ CHAPTERS: dict[str, Chapter] = {
     chapter.name: chapter
     for chapter in [
         Chapter("energy", "01-energy.ipynb", "etlib.chapters.energy"),
+        Chapter("cost", "02-cost.ipynb", "etlib.chapters.cost"),
         Chapter("masked-images", "03-masked-images.ipynb", "etlib.chapters.masked_images"),
         Chapter("memories", "04-memories.ipynb", "etlib.chapters.memories"),
         Chapter(

@@ -18,7 +18,7 @@ class Parameters(ChapterParameters):
     n_steps: int = Field(8, ge=1, description="T, descent steps of the block")
     batch: int = Field(8, ge=1, description="images in a batch")
     depths: tuple[int, ...] = Field(
-        (2, 4, 8, 12), min_length=2, description="numbers of steps whose memory is looked at"
+        (2, 6, 12), min_length=2, description="numbers of steps whose memory is looked at"
     )
     repeats: int = Field(3, ge=1, description="runs, of which the fastest counts")
     device: Literal["auto", "cpu", "gpu", "tpu"] = Field("auto", description="where JAX computes")
@@ -33,7 +33,7 @@ PRESETS = {
         n_memories=32,
         n_steps=2,
         batch=2,
-        depths=(1, 2),
+        depths=(2, 3),
         repeats=1,
     ),
     "book": Parameters(),
