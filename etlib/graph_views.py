@@ -44,7 +44,8 @@ def energies(
 def draw_molecule(
     ax: Axes, smiles: str, share: Float[np.ndarray, " n"], outlined: tuple[int, ...] = ()
 ) -> None:
-    """Draw a molecule; the area of a disc is proportional to the share of its atom."""
+    """Draw a molecule; the area of a disc is proportional to the share of its atom, and as large
+    as that of an outline where all atoms have the same."""
     from rdkit import Chem
     from rdkit.Chem.rdDepictor import Compute2DCoords
 
@@ -53,14 +54,16 @@ def draw_molecule(
     xy = mol.GetConformer().GetPositions()[:, :2]
     for bond in mol.GetBonds():
         ends = xy[[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()]]
-        width = 1.0 + 1.0 * (bond.GetBondTypeAsDouble() - 1)
+        width = bond.GetBondTypeAsDouble()
         ax.plot(*ends.T, color=figures.INK, linewidth=width, zorder=1)
-    edge = [figures.ORANGE if i in outlined else "none" for i in range(len(xy))]
-    area = 1500 * np.asarray(share)
-    ax.scatter(*xy.T, s=area, color=figures.BLUE, alpha=0.7, zorder=2, linewidth=0)
-    ax.scatter(*xy.T, s=110, facecolor="none", edgecolor=edge, zorder=3, linewidth=1.5)
+    area = 60 * len(xy) * np.asarray(share)
+    ax.scatter(*xy.T, s=area, color=figures.BLUE, alpha=0.7, linewidth=0, zorder=2)
+    around = xy[list(outlined)].T
+    ax.scatter(*around, s=60, facecolor="none", edgecolor=figures.ORANGE, linewidth=1.5, zorder=3)
     for atom, place in zip(mol.GetAtoms(), xy, strict=True):
         if atom.GetSymbol() != "C":
-            ax.annotate(atom.GetSymbol(), place, ha="center", va="center", zorder=4)
-    ax.set_aspect("equal")
+            beside = {"xytext": (4, 4), "textcoords": "offset points"}
+            ax.annotate(atom.GetSymbol(), place, fontsize="small", zorder=4, **beside)
+    ax.margins(0.12)
+    ax.set_aspect("equal", adjustable="datalim")
     ax.axis("off")
