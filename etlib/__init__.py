@@ -4,3 +4,8 @@ Import the module you need (``from etlib import energy``); importing the package
 loads nothing, so that command-line tools start at once and accelerator settings can still
 be made before JAX is.
 """
+
+import warnings
+
+# tqdm warns of it in every notebook without widgets, where its text bar does as well.
+warnings.filterwarnings("ignore", message="IProgress not found")

@@ -71,7 +71,8 @@ class Parameters(ChapterParameters):
 
 PRESETS = {
     "smoke": Parameters(
-        n_nodes=400,
+        dataset="wdbc",
+        n_more_steps=3,
         seeds=(0, 1),
         token_dim=8,
         head_dim=8,
