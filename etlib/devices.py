@@ -6,6 +6,9 @@ ignored in silence. These checks turn that silence into one line.
 
 import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from etlib.errors import DeviceError
@@ -35,6 +38,23 @@ def quick_compilation() -> dict[str, str]:
     """
     flags = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
     return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": flags.strip()}
+
+
+@contextmanager
+def compilation_cache() -> Iterator[None]:
+    """Keep what is compiled on disk meanwhile: the many runs of a sweep share it."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache as cache
+
+    before = jax.config.jax_compilation_cache_dir
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            jax.config.update("jax_compilation_cache_dir", folder)
+            cache.reset_cache()  # JAX looks at the setting once
+            yield
+        finally:
+            jax.config.update("jax_compilation_cache_dir", before)
+            cache.reset_cache()
 
 
 def requested_host_devices() -> int | None:

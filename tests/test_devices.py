@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from etlib import devices
@@ -82,3 +85,18 @@ def test_typographic_dash_is_named(monkeypatch, dash):
     monkeypatch.setenv("XLA_FLAGS", COUNT.replace("--", dash) + "8")
     with pytest.raises(DeviceError, match=f"typographic dash in '{dash}xla_force"):
         devices.require()
+
+
+def test_what_a_sweep_compiled_is_kept_while_it_runs_and_not_after(tmp_path):
+    def compiled():  # a function that JAX has not seen
+        jax.jit(lambda x: (x @ x).sum() + len(str(tmp_path)))(
+            jnp.ones((64, 64))
+        ).block_until_ready()
+
+    before = jax.config.jax_compilation_cache_dir
+    with devices.compilation_cache():
+        folder = Path(jax.config.jax_compilation_cache_dir)
+        assert folder.is_dir() and str(folder) != before
+        compiled()
+    assert jax.config.jax_compilation_cache_dir == before and not folder.exists()
+    compiled()  # writing into the folder that is gone would warn

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import numpy as np
 import typer
 
-from etlib import results, runs
+from etlib import devices, results, runs
 from etlib.anomaly_comparison import TITLES, detect, energy_areas, untrained
 from etlib.chapters.anomaly_detection import MODELS, Parameters
 from etlib.cli import one_line_errors
@@ -54,8 +53,7 @@ def main(
     folder: Path = results.FOLDER,
 ) -> None:
     """Record whatever is not recorded yet."""
-    with one_line_errors(), tempfile.TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)
+    with one_line_errors(), devices.compilation_cache():
         graphs = {name: fraud.load(name) for name in sets or RATIOS}  # a missing one ends it here
         keep = Recorder(folder.absolute())
         for name, graph in graphs.items():

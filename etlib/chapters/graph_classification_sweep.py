@@ -12,10 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import typer
 
-from etlib import results, runs
+from etlib import devices, results, runs
 from etlib.chapters.graph_classification import PRESETS
 from etlib.cli import one_line_errors
 from etlib.data import tu
@@ -36,8 +35,7 @@ def main(
     folder: Path = results.FOLDER,
 ) -> None:
     """Record every fold that is not recorded yet."""
-    with one_line_errors(), tempfile.TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)  # folds share what is compiled
+    with one_line_errors(), devices.compilation_cache():
         for dataset in sets or TABLE2:
             tu.raw_folder(dataset)  # a set that is missing ends it here, not hours later
         for dataset in sets or TABLE2:

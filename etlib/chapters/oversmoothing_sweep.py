@@ -13,9 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import jax
-
-from etlib import results, runs
+from etlib import devices, results, runs
 from etlib.data import digits as dg
 from etlib.oversmoothing import PROTOCOL, Experiment, fit, measure
 from etlib.spectral import ClassifierConfig
@@ -28,19 +26,18 @@ SETTINGS = [(depth, 1.0) for depth in (12, 4, 24, 8)] + [(12, 0.1), (12, 0.3)]
 def main(folder: Path) -> None:
     folder = folder.absolute()
     data = dg.digits()
-    cache = tempfile.TemporaryDirectory()  # what one seed compiles, the others use
-    jax.config.update("jax_compilation_cache_dir", cache.name)
-    # Seeds outermost: a sweep that stops early has every setting once.
-    for seed, (depth, fraction), name in itertools.product(SEEDS, SETTINGS, MODELS):
-        stem = f"07-oversmoothing-digits-{name}-depth{depth:02d}-data{fraction:.1f}-seed{seed}"
-        target = folder / f"{stem}.json"
-        if target.exists():
-            continue
-        given = {"spectrum": name, "depth": depth, "train_fraction": fraction, "seed": seed}
-        with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
-            written = record_one(given, data, landscape=(depth, fraction) == (12, 1.0))
-            shutil.move(Path("runs", written), target)
-        print(target.name, flush=True)
+    with devices.compilation_cache():  # what one seed compiles, the others use
+        # Seeds outermost: a sweep that stops early has every setting once.
+        for seed, (depth, fraction), name in itertools.product(SEEDS, SETTINGS, MODELS):
+            stem = f"07-oversmoothing-digits-{name}-depth{depth:02d}-data{fraction:.1f}-seed{seed}"
+            target = folder / f"{stem}.json"
+            if target.exists():
+                continue
+            given = {"spectrum": name, "depth": depth, "train_fraction": fraction, "seed": seed}
+            with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+                written = record_one(given, data, landscape=(depth, fraction) == (12, 1.0))
+                shutil.move(Path("runs", written), target)
+            print(target.name, flush=True)
 
 
 def record_one(given: dict, data: dg.Digits, landscape: bool) -> str:
