@@ -260,7 +260,7 @@ def largest_safe_eigenvalue(A: Mixing, smallest: float, alpha: float) -> float:
 def parametrised_energy(
     X: Float[Array, "N D"], A: Mixing, W: Features, Omega: Features | None = None
 ) -> Float[Array, ""]:
-    """E = -<X, A X W>/2 + <X, X Omega>/2 (eq-graph-energy; after Di Giovanni et al.).
+    """E = -<X, A X W>/2 + <X, X Omega>/2 (eq-parametrised-energy; after Di Giovanni et al.).
 
     For symmetric A, W, Omega its negative gradient is A X W - X Omega.
     """

@@ -7,6 +7,7 @@ names: an editor's private kernel name must not decide which packages a chapter 
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,13 @@ class Run:
         self.folder = new_folder(self.chapter.name) if output is None else claim(output)
         self.notebook = self.folder / self.source.name
         self.environment = {RUN_DIR: str(self.folder)}
-        if preset == "smoke":  # compiling would be most of its time
-            self.environment |= devices.quick_compilation()
+        if preset == "smoke":  # compiling and drawing would be most of its time
+            self.environment |= devices.quick_compilation() | {"ETLIB_DRAFT": "1"}
 
     def execute(self, timeout: int | None = None, progress: bool = True) -> RunRecord:
         """Execute the chapter; a failure ends as :class:`ChapterFailed`, the record says how."""
+        # jsonschema would build a grammar for a second, to check formats that notebooks lack.
+        sys.modules.setdefault("rfc3987_syntax", None)
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill import execute_notebook
         from papermill.exceptions import PapermillExecutionError

@@ -262,8 +262,11 @@ def train(
     mesh = data_mesh() if mesh is None else mesh
     _, params, _ = nnx.split(model, nnx.Param, ...)
     # A copy: the first step gives its state's memory up, and the model keeps its own.
-    state = initial_state(jax.tree.map(jnp.copy, params), config)
-    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+    begin = jax.jit(
+        lambda params: initial_state(jax.tree.map(jnp.copy, params), config),
+        out_shardings=NamedSharding(mesh, PartitionSpec()),
+    )
+    state = begin(params)
     step = make_step(model, loss, config)
     rows: list[Row] = []
 

@@ -47,3 +47,24 @@ def test_every_labelled_line_is_named_once():
     figures.label_lines(ax)
     assert [text.get_text() for text in ax.texts] == ["one", "two"]
     plt.close(figure)
+
+
+@pytest.mark.parametrize(("reach", "few"), [(50, False), (1e4, True)])
+def test_minor_ticks_of_a_logarithmic_axis_only_over_few_decades(reach, few):
+    figures.use_style()
+    figure, ax = plt.subplots()
+    ax.loglog([1, reach], [1, reach])
+    assert len(ax.xaxis.get_majorticklocs()) >= 2
+    assert (len(ax.xaxis.get_minorticklocs()) == 0) == few
+    plt.close(figure)
+
+
+def test_a_draft_is_not_laid_out(monkeypatch):
+    figures.use_style()
+    assert plt.figure().get_layout_engine() is not None
+    monkeypatch.setenv("ETLIB_DRAFT", "1")
+    figures.use_style()
+    assert plt.figure().get_layout_engine() is None
+    monkeypatch.undo()
+    figures.use_style()
+    plt.close("all")

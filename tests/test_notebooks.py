@@ -1,5 +1,6 @@
 """Chapters are stored so that a diff shows what changed, and so that papermill can run them."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -45,3 +46,11 @@ def test_every_chapter_is_in_the_table_of_contents():
     listed = [page["file"] for part in toc["parts"] for page in part["chapters"]]
     chapters = [page for page in listed if page.startswith("notebooks/")]
     assert chapters == [f"notebooks/{path.stem}" for path in NOTEBOOKS]
+
+
+def test_every_equation_label_is_given_once():
+    pages = [*NOTEBOOKS, *(ROOT / "book").glob("*.md")]
+    labels = [label for page in pages for label in re.findall(r"\$\$ \((\S+?)\)", page.read_text())]
+    assert labels and len(set(labels)) == len(labels), sorted(
+        label for label in set(labels) if labels.count(label) > 1
+    )

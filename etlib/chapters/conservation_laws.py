@@ -65,11 +65,11 @@ PRESETS = {
         n_heads=1,
         n_memories=8,
         n_steps=2,
-        n_updates=40,
+        n_updates=16,
         n_halvings=1,
         eps_values=(1e-3,),
         n_hidden=8,
-        digits_updates=40,
+        digits_updates=16,
     ),
     "book": Parameters(),
     "paper": Parameters(
