@@ -34,10 +34,12 @@ def quick_compilation() -> dict[str, str]:
     """Return the environment in which a new process compiles fast, to programs that run slowly.
 
     For runs that compile more than they compute: most of LLVM's optimisations are left out, and
-    loops are emitted directly instead of through MLIR. Flags already set take precedence.
+    loops are emitted directly instead of through MLIR, and a program is compiled in one piece.
+    Flags already set take precedence.
     """
-    flags = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
-    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": flags.strip()}
+    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    flags = f"{quick} {os.environ.get('XLA_FLAGS', '')}".strip()
+    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": flags}
 
 
 @contextmanager

@@ -6,8 +6,10 @@ names: an editor's private kernel name must not decide which packages a chapter 
 """
 
 import json
+import math
 import re
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,14 +61,17 @@ class Run:
         sys.modules.setdefault("rfc3987_syntax", None)
         from nbclient.exceptions import CellTimeoutError, DeadKernelError
         from papermill import execute_notebook
+        from papermill.engines import papermill_engines
         from papermill.exceptions import PapermillExecutionError
 
         self.record.save(self.folder)
+        papermill_engines.register("etlib", _sparing_engine())
         try:
             execute_notebook(
                 _literal(self.source),
                 _literal(self.notebook),
                 parameters=self.injected,
+                engine_name="etlib",
                 kernel_name="python3",
                 language="python",
                 kernel_manager_class=_this_interpreter(self.environment),
@@ -190,6 +195,31 @@ def _this_interpreter(environment: dict[str, str]) -> type:
             return KernelSpec(env=environment, **get_kernel_dict())
 
     return ThisInterpreter
+
+
+def _sparing_engine() -> type:
+    """Return papermill's engine, but that it writes the notebook every few seconds and at the
+    end instead of twice a cell: with its figures that takes longer than most cells."""
+    from papermill.engines import NBClientEngine
+
+    class Sparing(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, manager, *arguments, **options):
+            save, saved = manager.save, -math.inf
+
+            def now_and_then(**_):
+                nonlocal saved
+                if time.monotonic() - saved > 5:
+                    save()
+                    saved = time.monotonic()
+
+            manager.save = now_and_then
+            try:
+                super().execute_managed_notebook(manager, *arguments, **options)
+            finally:
+                manager.save = save  # the caller writes the end, also that of a failure
+
+    return Sparing
 
 
 def _literal(path: Path) -> str:
