@@ -177,7 +177,7 @@ def model_config(p: "Training", data: GraphSet) -> GraphConfig:
         n_features=data.n_features,
         n_classes=N_OUTPUTS if p.variant == "released" else data.n_classes,
         n_edge_features=max(data.n_edge_features, 1),
-        k=max(p.n_eigenvectors, 1),
+        k=p.n_eigenvectors,
         n_blocks=p.n_blocks,
         kernel=p.kernel,
         noise_std=p.noise_std,
@@ -206,9 +206,8 @@ class Task:
     @cached_property
     def encoded(self) -> list[Encoded]:
         k, with_cls = self.p.n_eigenvectors, self.p.variant == "released"
-        scale = np.float32(self.p.encoding_scale if k else 0)  # without any, a column of zeros
-        found = encode(self.data.graphs, max(k, 1), with_cls=with_cls)
-        return [e._replace(encoding=scale * e.encoding) for e in found]
+        found = encode(self.data.graphs, k, with_cls=with_cls)
+        return [e._replace(encoding=np.float32(self.p.encoding_scale) * e.encoding) for e in found]
 
     def learner(self, model: Model, number: int, *, progress: bool = False) -> Learner:
         """A new classifier at the start of its training on fold `number`."""
