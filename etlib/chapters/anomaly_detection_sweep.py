@@ -5,7 +5,7 @@ five seeds, at the training shares that a set allows (`RATIOS`): about an hour a
 cores for all sets. One JSON a set, share and model, written when its five seeds are done; one
 whose file is there is skipped, so that a stopped sweep goes on. The sets come from ETLIB_DATA,
 and by default the files go to book/results. On a busy machine OMP_NUM_THREADS=1 keeps the
-baselines from waiting for their threads.
+graph networks from waiting for their threads.
 """
 
 import contextlib
