@@ -39,8 +39,9 @@ def gradient_boosting(task: Task, seed: int, n_trees: int = 200) -> Best:
             early_stopping=False,
             random_state=seed,
         )
-        # On one thread: its threads wait for one another at every tree, and beside another busy
-        # program that is minutes instead of seconds.
+        # On one thread: threads wait for one another at every tree, and beside another busy
+        # program that is minutes instead of seconds. Also, scikit-learn's threads that bin the
+        # features can lose all of Python's warning filters to each other.
         with threadpool_limits(1, "openmp"):
             model.fit(task.x[train], task.graph.labels[train])
             for tree, p in enumerate(model.staged_predict_proba(task.x), 1):

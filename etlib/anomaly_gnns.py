@@ -10,6 +10,7 @@ from math import comb
 
 import numpy as np
 from numpy.polynomial import Polynomial
+from threadpoolctl import threadpool_limits
 
 from etlib.detection import Best, Task
 
@@ -123,22 +124,26 @@ def _symmetric_product(index, weight, task: Task):
 
 
 def _train(make, task: Task, seed: int, n_epochs: int, lr: float) -> Best:
-    """Adam on the weighted cross-entropy of the training nodes, all at once."""
+    """Adam on the weighted cross-entropy of the training nodes, all at once.
+
+    On one thread, as gradient boosting: beside another busy program, threads that wait for one
+    another at every product take ten times as long.
+    """
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    best = Best(task.graph.labels, task.parts.validation)
+    with threadpool_limits(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make()
-    x, train = torch.from_numpy(task.x), torch.from_numpy(task.parts.train)
-    y = torch.from_numpy(task.graph.labels.astype(np.int64))[train]
-    loss = torch.nn.CrossEntropyLoss(torch.tensor([1.0, task.weight]))
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    best = Best(task.graph.labels, task.parts.validation)
-    for epoch in range(n_epochs + 1):
-        logits = model(x)
-        best.offer(epoch, (logits[:, 1] - logits[:, 0]).detach().numpy())
-        if epoch < n_epochs:
-            optimiser.zero_grad()
-            loss(logits[train], y).backward()
-            optimiser.step()
+        x, train = torch.from_numpy(task.x), torch.from_numpy(task.parts.train)
+        y = torch.from_numpy(task.graph.labels.astype(np.int64))[train]
+        loss = torch.nn.CrossEntropyLoss(torch.tensor([1.0, task.weight]))
+        optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+        for epoch in range(n_epochs + 1):
+            logits = model(x)
+            best.offer(epoch, (logits[:, 1] - logits[:, 0]).detach().numpy())
+            if epoch < n_epochs:
+                optimiser.zero_grad()
+                loss(logits[train], y).backward()
+                optimiser.step()
     return best

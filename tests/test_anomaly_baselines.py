@@ -4,27 +4,15 @@ import networkx as nx
 import numpy as np
 import pytest
 from scipy.special import beta
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info
 
 from etlib import anomaly_baselines as ab
 from etlib import anomaly_gnns as gnns
 from etlib.data.nodegraph import node_graph
 from etlib.data.synthetic_fraud import FraudGraphConfig, generate
 from etlib.data.wdbc import wdbc
-from etlib.detection import report, task
+from etlib.detection import Best, report, task
 from etlib.graph_frequencies import normalised_laplacian
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Small problems, on a machine that may be busy: threads would wait for each other."""
-    import torch
-
-    n = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        yield
-    torch.set_num_threads(n)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +36,28 @@ def test_models_of_graphs_see_what_features_hide(fraud):
     alone = report(fraud, ab.logistic_regression(fraud, 0).scores).auc
     wavelets = report(fraud, gnns.beta_wavelets(fraud, 0, n_epochs=60).scores).auc
     assert alone < 0.65 < 0.75 < wavelets
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (ab.gradient_boosting, {"n_trees": 3}),
+        (gnns.gcn, {"n_epochs": 3}),
+        (gnns.beta_wavelets, {"n_epochs": 3}),
+    ],
+)
+def test_models_compute_on_one_thread(tumours, monkeypatch, model, options):
+    """Beside another busy program, two threads took ten times as long as one; and those of
+    gradient boosting lost Python's warning filters, so that every later cell warned."""
+    seen, offer = set(), Best.offer
+
+    def watched(self, *args):
+        seen.update(p["num_threads"] for p in threadpool_info() if p["user_api"] == "openmp")
+        return offer(self, *args)
+
+    monkeypatch.setattr(Best, "offer", watched)
+    model(tumours, 0, **options)
+    assert seen == {1}
 
 
 @pytest.mark.parametrize("model", [gnns.gcn, gnns.beta_wavelets, ab.perceptron])

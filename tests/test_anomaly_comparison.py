@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from etlib import anomaly_comparison as ac
 from etlib import results
@@ -18,12 +17,6 @@ from etlib.parameters import resolve
 SMALL = PRESETS["smoke"].model_copy(
     update={"dataset": "wdbc", "seeds": (0,), "n_steps": 2, "epochs": 30}
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    with threadpool_limits(1):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ First a card of every set, then the Energy Transformer and all baselines on the 
 five seeds, at the training shares that a set allows (`RATIOS`): about an hour and a half of two
 cores for all sets. One JSON a set, share and model, written when its five seeds are done; one
 whose file is there is skipped, so that a stopped sweep goes on. The sets come from ETLIB_DATA,
-and by default the files go to book/results. On a busy machine OMP_NUM_THREADS=1 keeps the
-graph networks from waiting for their threads.
+and by default the files go to book/results.
 """
 
 import contextlib
