@@ -108,6 +108,16 @@ def record(
     return f"{_folder.name}/{name}"  # not the path: cell outputs are published
 
 
+def folder() -> Path:
+    """The folder of what this run recorded, for files that belong to it: weights, say.
+
+    Raises ResultError before anything is recorded.
+    """
+    if _folder is None:
+        raise ResultError("no folder yet: call runs.record first")
+    return _folder
+
+
 def provenance() -> RunRecord:
     """Return the run up to now; as the last expression of a chapter it shows as a panel."""
     return _current().end("completed")

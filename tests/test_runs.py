@@ -195,6 +195,13 @@ def test_by_hand_a_repeated_record_opens_a_new_folder(configured, tmp_path):
     assert len(list(tmp_path.glob("runs/*/result-toy.json"))) == 2
 
 
+def test_the_folder_of_a_run_is_that_of_its_results(configured, tmp_path):
+    with pytest.raises(ResultError, match="record first"):
+        runs.folder()
+    written = runs.record("toy", {"loss": 1})
+    assert (runs.folder() / "result-toy.json").samefile(tmp_path / "runs" / written)
+
+
 def test_in_a_run_nothing_is_overwritten(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "_shell", lambda: None)
     parameters = TOY.presets["book"]
