@@ -123,7 +123,7 @@ def markdown(results: Iterable[Result]) -> str:
             (
                 name + (" (1)" if name == "FRANKENSTEIN" else ""),
                 row.printed,
-                f"{row.notebook:.4f} ± {row.notebook_spread:.4f}",
+                f"{row.notebook:.2f} ± {row.notebook_spread:.2f}",
                 *(str(found) if found else "—" for found in (fitted, held_out, gin)),
                 _majority(results, name),
                 verdict(row.accuracy, fitted, held_out),

@@ -99,13 +99,16 @@ def source(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_its_mathematics_and_figures(page, name):
+def test_a_page_shows_its_mathematics_tables_and_figures(page, name):
     visit(page, name)
     # Equations come in elements of class math; one that MathJax left alone has no mjx-container.
     raw = ".math:not(:has(mjx-container))"
     assert page.locator(raw).all_inner_texts() == []
     assert page.locator("mjx-merror").all_inner_texts() == []
     assert (page.locator("mjx-container").count() > 0) == ("$" in source(name))
+
+    cells = page.locator(".cell_output p").all_inner_texts()
+    assert [text for text in cells if text.startswith("|")] == [], "a table left as it was typed"
 
     images = page.eval_on_selector_all(
         "img", "found => found.map(i => ({src: i.src, alt: i.alt, width: i.naturalWidth}))"
