@@ -100,7 +100,7 @@ class Recorder:
 
 
 def card(graph: NodeGraph, p: Parameters) -> dict[str, float | list[float]]:
-    """Sizes, the best single column, and where the energy of the features lies."""
+    """Sizes, what one column or the degree alone tells, and where the features' energy lies."""
     shift = right_shift(graph)
     return {
         "nodes": graph.n_nodes,
@@ -109,6 +109,7 @@ def card(graph: NodeGraph, p: Parameters) -> dict[str, float | list[float]]:
         "labelled": len(graph.labelled),
         "anomalies": int((graph.labels == 1).sum()),
         "best_column_auc": best_column(graph.x, graph.labels)[1],
+        "degree_auc": best_column(graph.degrees[:, None], graph.labels)[1],
         "frequency": shift.whole,
         "frequency_without_anomalies": shift.without_anomalies,
         "frequency_without_normal": shift.without_normal.tolist(),
