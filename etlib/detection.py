@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Integer
+from jaxtyping import Bool, Float, Float32, Integer, Real
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -190,9 +190,7 @@ def report(task: Task, scores: Float[np.ndarray, " n"]) -> Scores:
     return evaluate(y[test], scores[test], threshold)
 
 
-def best_column(
-    x: Float[np.ndarray, "n F"], labels: Integer[np.ndarray, " n"]
-) -> tuple[int, float]:
+def best_column(x: Real[np.ndarray, "n F"], labels: Integer[np.ndarray, " n"]) -> tuple[int, float]:
     """The feature that alone ranks the labelled nodes best, by AUC in either direction.
 
     A column whose AUC comes near that of a model may have been made of what made the labels.

@@ -1,9 +1,10 @@
 """A generator of fraud graphs, from a thousand nodes to the millions of T-Social.
 
 Normal nodes live in communities: most of their links stay inside, and their features scatter
-around the community's mean. An anomaly is camouflaged twice: it links to normal nodes wherever
-they are, and its features have its community's mean too. What gives it away is that it strays
-further from that mean: beside its neighbours it is a spike, energy at high graph frequencies.
+around the community's mean. An anomaly is camouflaged: it links to normal nodes wherever they
+are, has as many neighbours as they have, and its features have its community's mean too. What
+gives it away is that it strays further from that mean: beside its neighbours it is a spike,
+energy at high graph frequencies.
 """
 
 from dataclasses import dataclass
@@ -73,8 +74,12 @@ def _links(
     labels: Integer[np.ndarray, " n"],
 ) -> Int32[np.ndarray, "2 m"]:
     """Pairs (who starts a link, with whom), a chunk at a time."""
+    # Few links come to an anomaly, so it starts more: the number of neighbours tells nothing.
+    odds = labels.mean() / (1 - labels.mean())
+    more = (1 + c.inside) / max(1 - c.camouflage * odds, 0.1)
     weight = rng.lognormal(-(c.degree_spread**2) / 2, c.degree_spread, c.n_nodes)  # mean 1
-    started = rng.poisson(weight * c.mean_degree / 2)
+    weight += (more - 1) * labels
+    started = rng.poisson(weight / (1 + (more - 1) * labels.mean()) * c.mean_degree / 2)
     pairs = np.empty((2, started.sum()), np.int32)
     pairs[0] = np.repeat(np.arange(c.n_nodes, dtype=np.int32), started)
 
