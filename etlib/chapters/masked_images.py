@@ -34,7 +34,7 @@ class Training(ChapterParameters):
     remat: Literal["none", "cheap", "all"] = Field("none", description="recomputed, not stored")
 
     batch: int = Field(32, ge=1, description="images in a batch, over all devices")
-    train_steps: int = Field(700, ge=1, description="optimiser steps")
+    train_steps: int = Field(500, ge=1, description="optimiser steps")
     warmup_steps: int = Field(50, ge=0, description="steps of linear warm-up")
     peak_lr: float = Field(2e-3, gt=0, description="learning rate after the warm-up")
     weight_decay: float = Field(0.05, ge=0, description="AdamW's decay")

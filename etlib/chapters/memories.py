@@ -32,7 +32,7 @@ class Parameters(masked_images.Training):
         (0.25, 1.0, 4.0), min_length=1, description="inverse temperatures, times 1/sqrt(Y)"
     )
 
-    train_steps: int = Field(200, ge=1, description="optimiser steps")
+    train_steps: int = Field(150, ge=1, description="optimiser steps")
     n_memories: int = Field(256, ge=1, description="K, rows of the memory matrix")
 
 
