@@ -6,7 +6,7 @@ schema is the model :class:`Result`; ``Result.model_json_schema()`` gives it as 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any, Literal
@@ -155,14 +155,15 @@ def markdown(results: Iterable[Result]) -> str:
     parts = []
     if compared:
         head = ("chapter", "what", "metric", "published", "ours", "protocol", "verdict", "commit")
-        parts += [_table(head, compared), RULE]
+        parts += [table(head, compared), RULE]
     if alone:
         parts.append("Recorded, with no published number to stand beside:")
-        parts.append(_table(("chapter", "what", "ours", "protocol", "commit"), alone))
+        parts.append(table(("chapter", "what", "ours", "protocol", "commit"), alone))
     return "\n\n".join(parts)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a cell may hold any character."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from etlib.evaluation import N_FOLDS
-from etlib.results import Result
+from etlib.results import Result, table
 
 NOTEBOOK = "nbs/eval_tu.ipynb"
 
@@ -114,12 +114,12 @@ def markdown(results: Iterable[Result]) -> str:
         "majority",
         "ours minus Table 2",
     )
-    lines = [head, ("---",) * len(head)]
+    rows = []
     for name, row in TABLE2.items():
         fitted = ours(results, name, "resubstitution", "et")
         held_out = ours(results, name, "cross-validation", "et")
         gin = ours(results, name, "cross-validation", "gin")
-        lines.append(
+        rows.append(
             (
                 name + (" (1)" if name == "FRANKENSTEIN" else ""),
                 row.printed,
@@ -129,7 +129,7 @@ def markdown(results: Iterable[Result]) -> str:
                 verdict(row.accuracy, fitted, held_out),
             )
         )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(head, rows)
 
 
 def _majority(results: list[Result], dataset: str) -> str:

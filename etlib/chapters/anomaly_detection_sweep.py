@@ -1,8 +1,8 @@
 """Chapter 5's recorded runs: python -m etlib.chapters.anomaly_detection_sweep [SET ...]
 
 First a card of every set, then the Energy Transformer and all baselines on the same splits of
-five seeds, at the training shares that a set allows (`RATIOS`): about an hour and a half of two
-cores for all sets. One JSON a set, share and model, written when its five seeds are done; one
+five seeds, at the training shares that a set allows (`RATIOS`): about two hours of one
+core for all sets. One JSON a set, share and model, written when its five seeds are done; one
 whose file is there is skipped, so that a stopped sweep goes on. The sets come from ETLIB_DATA,
 and by default the files go to book/results.
 """

@@ -75,6 +75,8 @@ def _links(
 ) -> Int32[np.ndarray, "2 m"]:
     """Pairs (who starts a link, with whom), a chunk at a time."""
     # Few links come to an anomaly, so it starts more: the number of neighbours tells nothing.
+    # Without the bound, a graph half of anomalies that link to none of their kind asks for more
+    # than there is.
     odds = labels.mean() / (1 - labels.mean())
     more = (1 + c.inside) / max(1 - c.camouflage * odds, 0.1)
     weight = rng.lognormal(-(c.degree_spread**2) / 2, c.degree_spread, c.n_nodes)  # mean 1
