@@ -14,7 +14,7 @@ from etlib import streamed
 Remat = Literal["none", "cheap", "all"]
 
 _SAVED = {
-    "cheap": jax.checkpoint_policies.dots_saveable,
+    "cheap": jax.checkpoint_policies.save_only_these_names(en.OVERLAPS),
     "all": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -140,7 +140,8 @@ def descend(
     noise_std:      > 0 adds sqrt(alpha) noise_std N(0, 1) to the tokens at each step (Langevin
                     noise; the paper's equation 27). Needs a `key`; step t uses fold_in(key, t).
     remat:          what the backward pass recomputes instead of storing: "none"; "cheap",
-                    everything but matrix products; "all", everything but the tokens.
+                    everything but the tokens and their overlaps with the memories, which are
+                    the largest product; "all", everything but the tokens.
     pairs:          mask, weights and valid as in `energy.attention_energy`.
 
     Raises ValueError for noise without a key.

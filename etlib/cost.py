@@ -79,15 +79,13 @@ def layer_parameters(c: TransformerConfig) -> int:
 def stored_values(n_tokens: int, c: BlockConfig, remat: Remat) -> int:
     """Numbers kept for the backward pass of one step of one image, as `block.descend` has them.
 
-    "all" keeps the token before the step. "cheap" also keeps the results of the products that
-    the backward pass needs: keys, queries and what they become, scores, and overlaps with the
-    memories. For "none", what is kept depends on what the compiler fuses: no closed form.
+    "all" keeps the tokens before the step, "cheap" also their overlaps with the memories. For
+    "none", what is kept depends on what the compiler fuses: no closed form.
     """
-    N, D, HY = n_tokens, c.token_dim, c.n_heads * c.head_dim
     if remat == "all":
-        return N * D
+        return n_tokens * c.token_dim
     if remat == "cheap":
-        return N * D + 4 * N * HY + c.n_heads * N**2 + N * c.n_memories
+        return n_tokens * (c.token_dim + c.n_memories)
     raise ValueError(f"no closed form for remat {remat!r}: all or cheap")
 
 

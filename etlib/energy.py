@@ -14,9 +14,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 EPS = 1e-5
+OVERLAPS = "overlaps"  # what `jax.checkpoint` knows the products with the memories by
 
 Beta = float | Float[Array, ""] | Float[Array, " H"] | None
 
@@ -324,7 +326,8 @@ def hopfield_gradient(
     valid: Bool[Array, "*v N"] | None = None,
 ) -> Float[Array, "*b N D"]:
     """dE_HN/dg_B = -sum_mu Xi_mu r(Xi_mu . g_B) in closed form (eq-hopfield-update)."""
-    rates = activation.rate(_product("...ND,KD->...NK", g, Xi)).astype(g.dtype)
+    overlaps = checkpoint_name(_product("...ND,KD->...NK", g, Xi), OVERLAPS)
+    rates = activation.rate(overlaps).astype(g.dtype)
     gradient = -_product("...NK,KD->...ND", rates, Xi)
     return gradient if valid is None else jnp.where(valid[..., None], gradient, 0.0)
 
