@@ -3,7 +3,7 @@
 #                             --on success-->    $(BUILD)/notebooks/NN-name.ipynb
 #   those, book/, _*.yml      --copied-->        $(BUILD)/source
 #                             --jupyter-book-->  $(BUILD)/html
-# A chapter runs again when it, its recorded results (book/results/NN-name-*.json), the
+# A chapter runs again when it, what is recorded of it (book/results/NN-name-*), the
 # package, the lock or PRESET changed.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -92,7 +92,7 @@ $(BUILD)/preset: FORCE
 endif
 
 .SECONDEXPANSION:
-$(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $$(wildcard book/results/$$*-*.json) $(PACKAGE) requirements.lock $(BUILD)/preset | $(INSTALLED)
+$(BUILD)/notebooks/%.ipynb: notebooks/%.ipynb $$(wildcard book/results/$$*-*) $(PACKAGE) requirements.lock $(BUILD)/preset | $(INSTALLED)
 	@rm -rf $(BUILD)/runs/$* $@
 	@mkdir -p $(BUILD)/runs $(BUILD)/notebooks
 	$(BIN)/etlib run $< -p preset=$(PRESET) --output $(BUILD)/runs/$*

@@ -22,6 +22,7 @@ from etlib.errors import ParameterError
 class ChapterParameters(BaseModel):
     """Base of every chapter's parameters; subclass it and declare fields with ``Field``.
 
+    A validator finds in its ``info.context["given"]`` the names that the reader gave.
     Strict: a truth value is no number, a number is no text, and NaN and infinities are
     refused unless a field says ``allow_inf_nan=True``. Declare sequences as tuples, which
     keeps the model immutable.
@@ -61,7 +62,9 @@ def resolve(
     if preset not in presets:
         raise ParameterError(f"unknown preset {preset!r}{suggest(preset, presets)}")
     try:
-        parameters = model.model_validate(presets[preset].model_dump() | given)
+        parameters = model.model_validate(
+            presets[preset].model_dump() | given, context={"given": tuple(given)}
+        )
     except ValidationError as error:
         raise ParameterError(_one_line(chapter, model, given, error)) from None
     return preset, parameters, {name: getattr(parameters, name) for name in given}

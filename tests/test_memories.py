@@ -1,14 +1,19 @@
 """What the chapter on memories measures, against loops and values known by hand."""
 
+from functools import partial
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from etlib import completion, memories, released, results
 from etlib import masked_images as mi
-from etlib import memories
 from etlib.block import BlockConfig
+from etlib.chapters import masked_images as training
+from etlib.chapters.memories import PRESETS
 
 CONFIG = mi.MaskedImageConfig(
     height=8,
@@ -113,3 +118,27 @@ def test_stretched_and_sheet():
 def test_mean_norm_counts_only_what_is_picked():
     x = jnp.asarray([[3.0, 4], [0, 1], [0, 3]])
     assert memories.mean_norm(x, jnp.asarray([True, False, True])) == pytest.approx(4)
+
+
+def test_the_kept_weights_are_those_of_the_recorded_run():
+    (record,) = (
+        result
+        for result in results.load("completion", "masked-images")
+        if (result.config["model"], result.config["batch"], result.seed) == ("et", 32, 0)
+    )
+    said = {name: record.config[name] for name in training.Training.model_fields}
+    trained = completion.model_config(training.Training(**said))
+    p = PRESETS["book"]
+    path = results.FOLDER / "04-memories-weights.npz"
+    model = released.load(path, n_steps=p.n_steps, alpha=p.alpha, beta=p.beta)
+    assert model.config == trained
+    leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+    assert sum(leaf.size for leaf in leaves) == record.metrics["parameters"]
+
+    sample = Path(__file__).parents[2] / "shared/data/imagenet-sample"
+    if not sample.is_dir():
+        pytest.skip(f"no ImageNet sample at {sample} to score them on")
+    here = p.model_copy(update={"dataset": f"imagefolder:{sample}"})
+    held = completion.held_out(here, 100)
+    found = completion.score(partial(nnx.jit(lambda net, *a: net(*a)), model), [held], trained)
+    assert found == pytest.approx(record.metrics["mse"], rel=2e-3)  # they were rounded

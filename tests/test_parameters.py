@@ -101,3 +101,14 @@ def test_every_chapter_has_three_presets_and_describes_its_parameters(name):
 def test_energy_refuses_patches_that_fill_no_square():
     with pytest.raises(ParameterError, match=r"'n_tokens'.*got '10'.*perfect square: 9 or 16"):
         resolve("energy", chapters.get("energy").presets, {"n_tokens": "10"})
+
+
+def test_memories_refuse_what_a_model_that_is_read_would_ignore():
+    presets = chapters.get("memories").presets
+    with pytest.raises(ParameterError, match="train_steps, patch would .*add weights=train"):
+        resolve("memories", presets, {"train_steps": 20, "patch": 4})
+    with pytest.raises(ParameterError, match="peak_lr .*weights is 'released'"):
+        resolve("memories", presets, {"preset": "paper", "peak_lr": 1e-3})
+    for others in ({"weights": "train"}, {"sweep_steps": 10}, {"preset": "smoke"}):
+        assert resolve("memories", presets, {"train_steps": 20, **others})[1].train_steps == 20
+    assert resolve("memories", presets, {"n_steps": 20, "alpha": 0.05})[1].weights == "kept"

@@ -2,19 +2,22 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etlib.chapters import masked_images
+
+# What still counts when no model is trained: what is not in a file of weights.
+WITHOUT_TRAINING = {"dataset", "model", "seed", "n_steps", "alpha", "beta", "unreadable", "device"}
 
 
 class Parameters(masked_images.Training):
     """What a reader may change; the defaults are the book's."""
 
     model: Literal["et"] = Field("et", description="a model with an energy")
-    weights: str | None = Field(
-        None,
-        description="path of an npz file in the released layout; released: the authors', "
-        "downloaded; None: train",
+    weights: str = Field(
+        "kept",
+        description="kept: the model kept with the book; train: a new one; released: the "
+        "authors', downloaded; or the path of an npz file in the released layout",
     )
     images: str | None = Field(
         None, description="folder of pictures to look at; None: the held-out ones of dataset"
@@ -35,12 +38,25 @@ class Parameters(masked_images.Training):
     train_steps: int = Field(150, ge=1, description="optimiser steps")
     n_memories: int = Field(256, ge=1, description="K, rows of the memory matrix")
 
+    @model_validator(mode="after")
+    def _nothing_given_in_vain(self, info) -> "Parameters":
+        given = info.context["given"] if info.context else ()
+        training = set(masked_images.Training.model_fields) - WITHOUT_TRAINING
+        vain = [name for name in given if name in training]
+        if vain and self.weights != "train" and not self.sweep_steps:
+            raise ValueError(
+                f"{', '.join(vain)} would change nothing, because weights is {self.weights!r} and "
+                "no model is trained: add weights=train"
+            )
+        return self
+
 
 PRESETS = {
     "smoke": Parameters(
         **masked_images.PRESETS["smoke"].model_dump(
             include=set(masked_images.Training.model_fields)
         ),
+        weights="train",
         n_pictures=10,
         n_shown=24,
         n_top=4,
