@@ -105,9 +105,9 @@ def test_energy_refuses_patches_that_fill_no_square():
 
 def test_memories_refuse_what_a_model_that_is_read_would_ignore():
     presets = chapters.get("memories").presets
-    with pytest.raises(ParameterError, match="train_steps, patch would .*add weights=train"):
+    with pytest.raises(ParameterError, match=r"train_steps, patch would .*add weights=train"):
         resolve("memories", presets, {"train_steps": 20, "patch": 4})
-    with pytest.raises(ParameterError, match="peak_lr .*weights is 'released'"):
+    with pytest.raises(ParameterError, match=r"peak_lr .*weights is 'released'"):
         resolve("memories", presets, {"preset": "paper", "peak_lr": 1e-3})
     for others in ({"weights": "train"}, {"sweep_steps": 10}, {"preset": "smoke"}):
         assert resolve("memories", presets, {"train_steps": 20, **others})[1].train_steps == 20
