@@ -27,7 +27,7 @@ class Training(ChapterParameters):
     head_dim: int = Field(32, ge=1, description="Y, dimension of keys and queries")
     n_memories: int = Field(512, ge=1, description="K, rows of the memory matrix")
     n_steps: int = Field(8, ge=1, description="T, descent steps (layers of a Transformer)")
-    alpha: float = Field(0.3, gt=0, description="step size")
+    alpha: float = Field(0.1, gt=0, description="step size")
     beta: float | None = Field(None, gt=0, description="inverse temperature; None: 1/sqrt(Y)")
     self_attention: bool = Field(True, description="a token attends to itself (equation 13)")
     compute: Literal["float32", "bfloat16"] = Field("float32", description="type of the products")

@@ -37,6 +37,7 @@ class Parameters(masked_images.Training):
 
     train_steps: int = Field(150, ge=1, description="optimiser steps")
     n_memories: int = Field(256, ge=1, description="K, rows of the memory matrix")
+    alpha: float = Field(0.3, gt=0, description="step size; the kept model was trained with 0.3")
 
     @model_validator(mode="after")
     def _nothing_given_in_vain(self, info) -> "Parameters":
